@@ -1,0 +1,3 @@
+"""pytest-codeprobe: coding-agent tasks as pytest tests."""
+
+__version__ = "0.1.0"

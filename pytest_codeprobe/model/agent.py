@@ -1,0 +1,143 @@
+"""Agents: what an adapter declares, what it needs to build a session's command, and what it reads from the session.
+
+Six of the nine CLIs exit 0 on failures, so what a session did is told by its parser and the workspace, not by a status.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import BaseModel
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.result import AgentInfo, Usage
+from pytest_codeprobe.model.transcript import Transcript
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.model.context import Context
+    from pytest_codeprobe.model.sandbox import ProcessExit, Sandbox
+    from pytest_codeprobe.model.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRequest:
+    """All that an adapter may use to build a session."""
+
+    trial: Trial
+    context: Context
+    prompt: str  #: byte for byte what the agent gets; "" where a task has none
+    sandbox: Sandbox
+    isolates: bool  #: the driver keeps the agent's tools inside
+    executable: str | None = None  #: absolute path of the CLI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCommand:
+    """How the session is started. `env` is added to the allowlisted environment; keys never stand in `argv`."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes | None = None
+    files: Mapping[Path, bytes] = field(default_factory=dict)  #: written (mode 0600) before the start; in home or tmp
+    secrets: frozenset[str] = frozenset()  #: values in `env` and `files` that must not leave the trial
+
+
+@dataclass(slots=True)
+class Fault:
+    """Trouble of the model provider, as the CLI itself reported it."""
+
+    kind: Literal["auth", "unavailable"]
+    message: str
+    status: int | None = None
+    retry_after: float | None = None  #: seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnd:
+    """What the adapter makes of an ended session. No code = it worked for its money: grade it."""
+
+    code: str | None = None  #: LLM_UNAVAILABLE, AUTH_FAILED, AGENT_BLOCKED, AGENT_CRASHED, …
+    reason: str | None = None
+    remediation: str | None = None
+    retry_after: float | None = None  #: seconds, from the provider
+    limit: str | None = None  #: a limit that the CLI itself held: max_turns, max_usd
+
+
+class SessionParser(ABC):
+    """Reads a session's stdout, line by line, as it grows. One for each session; used from one thread at a time."""
+
+    fault: Fault | None = None  #: unbroken provider trouble at this moment; None again as soon as the model answers
+    replied: bool = False  #: the model has begun to answer at least once
+    final_seen: bool = False  #: the CLI's own last event: it has nothing more to do
+
+    @abstractmethod
+    def feed(self, line: bytes) -> None:
+        """One line without its newline. Never raises, whatever is in it."""
+
+    @abstractmethod
+    def oversized(self, offset: int, length: int) -> None:
+        """A line over the parser's limit, kept in the raw log only: where it begins and how long it is."""
+
+    @abstractmethod
+    def usage(self) -> Usage:
+        """What is known so far."""
+
+    @abstractmethod
+    def info(self) -> AgentInfo:
+        """Name, version and model as the session reported them."""
+
+    @abstractmethod
+    def final_message(self) -> str:
+        """The agent's last message so far."""
+
+    @abstractmethod
+    def end(self, exit: ProcessExit, *, stopped_for: str | None, stderr_tail: str) -> SessionEnd:
+        """The process is gone: what became of the session. `stopped_for`: the limit, "final" or reason we ended it for."""
+
+    @abstractmethod
+    def transcript(self) -> Transcript:
+        """Everything as ATIF; called once, after end()."""
+
+    @property
+    @abstractmethod
+    def warnings(self) -> Sequence[str]:
+        """What the user should know: unknown price, truncated transcript, oversized lines."""
+
+
+class Agent(ABC):
+    """An adapter for one agent. Stateless; one instance serves all sessions."""
+
+    name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    executable: ClassVar[str | None] = None  #: program name looked up on PATH; None = built in
+    is_session: ClassVar[bool] = True  #: False: nothing that answers or uses tools (oracle, nop, none)
+    calls_model: ClassVar[bool] = True  #: a model is paid for; provider_patience is held
+    supports: ClassVar[frozenset[str]] = frozenset()  #: names of AgentConfig fields that it honours (beside type, env)
+    permission_modes: ClassVar[tuple[str, ...]] = ("auto",)
+    tool_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}  #: neutral tool name -> the CLI's own
+    table: ClassVar[type[BaseModel] | None] = None  #: the model of the agent's own table in AgentConfig
+    install_hint: ClassVar[str] = ""  #: how to get the CLI, a sentence
+
+    def unavailable(self, context: Context) -> CodeprobeError | None:
+        """NO_BACKENDS_CONFIGURED if its CLI or its credentials are missing here; None if it can start."""
+        return None
+
+    def problems(self, trial: Trial) -> Sequence[tuple[str, str]]:
+        """Faults of a task for this agent, found at collection: (dotted path of the field, what is wrong)."""
+        return ()
+
+    def find(self, context: Context) -> str | None:
+        """Absolute path of its CLI."""
+        return None
+
+    @abstractmethod
+    def command(self, request: SessionRequest) -> SessionCommand | None:
+        """How to start the session; None = there is nothing to start."""
+
+    @abstractmethod
+    def parser(self, request: SessionRequest) -> SessionParser:
+        """A fresh parser for the session's output."""

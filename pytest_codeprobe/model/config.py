@@ -1,0 +1,204 @@
+"""What a task or an experiment may configure: agent, sandbox, limits, commands. Field meanings: spec/tasks.md.
+
+These are the strict models of the YAML; which of their fields this version can honour is decided where a task is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
+
+Positive = Field(default=None, gt=0)
+
+
+class RunLimits(Model):
+    """Bounds of one trial. Times in seconds, money in USD; None = no such limit."""
+
+    setup_timeout: Float = Field(default=600, gt=0)
+    task_timeout: Float = Field(default=600, gt=0)
+    turn_timeout: Float | None = Positive
+    grading_timeout: Float | None = Positive  #: None: 300 s, or the sum of the criteria's own time-outs if that is more
+    provider_patience: Float = Field(default=30, gt=0)
+    max_turns: Int | None = Positive
+    expected_turns: Int | None = Positive
+    max_input_tokens: Int | None = Positive
+    max_output_tokens: Int | None = Positive
+    max_total_tokens: Int | None = Positive
+    max_usd: Float | None = Positive
+    count_cached_input: Flag = False
+    on_limit: Literal["grade", "fail"] = "grade"
+
+
+class SandboxLimits(Model):
+    """Resources of a session. Sizes in MiB; None = not held."""
+
+    memory_mb: Int | None = Positive
+    cpus: Float | None = Positive
+    pids: Int | None = Positive
+    disk_mb: Int | None = Positive
+    output_mb: Float = Field(default=256, gt=0)
+
+
+class StarterFile(Model):
+    """One file whose content stands in the YAML. `mode` in octal, as text (`"755"`)."""
+
+    path: Text
+    content: Text
+    mode: Text | None = Field(default=None, pattern=r"^0?[0-7]{3,4}$")
+
+
+class TemplateSource(Model):
+    """What a workspace is laid out from; later sources overlay earlier ones."""
+
+    type: Literal["template_dir", "starter_files", "repo"]
+    path: Text | None = None
+    mount_point: Text | None = None
+    include: tuple[Text, ...] | None = None
+    files: tuple[StarterFile, ...] | None = None
+    url: Text | None = None
+    commit: Text | None = None
+
+    @model_validator(mode="after")
+    def _fields_of_its_type(self) -> TemplateSource:
+        allowed = {
+            "template_dir": {"path", "mount_point", "include"},
+            "starter_files": {"files"},
+            "repo": {"url", "path", "commit", "mount_point"},
+        }[self.type]
+        given = {name for name in self.model_fields_set - {"type"} if getattr(self, name) is not None}
+        if extra := sorted(given - allowed):
+            raise ValueError(f"{extra[0]!r} does not belong to a source of type {self.type}")
+        if self.type == "template_dir" and self.path is None:
+            raise ValueError("a template_dir needs 'path'")
+        if self.type == "starter_files" and not self.files:
+            raise ValueError("starter_files need 'files'")
+        if self.type == "repo" and (self.url is None) == (self.path is None):
+            raise ValueError("a repo needs either 'url' or 'path'")
+        return self
+
+
+class PythonSetup(Model):
+    """A Python environment for the workspace."""
+
+    packages: tuple[Text, ...] = ()
+    version: Text | None = None
+
+
+class NodeSetup(Model):
+    """Node packages for the workspace."""
+
+    packages: tuple[Text, ...] = ()
+
+
+class SandboxSetup(Model):
+    """Environments that are built once per set of packages."""
+
+    python: PythonSetup | None = None
+    node: NodeSetup | None = None
+
+
+class DockerConfig(Model):
+    """Image and options of the docker driver."""
+
+    image: Text | None = None
+    dockerfile: Text | None = None
+    build: dict[str, Any] | None = None
+    mounts: tuple[Any, ...] | None = None
+    user: Text | None = None
+    working_dir: Text | None = None
+    network: Any = None
+
+
+class SandboxConfig(Model):
+    """Where a session runs and what it finds there."""
+
+    driver: Text = "auto"
+    network: Text | tuple[Text, ...] = "on"
+    limits: SandboxLimits = SandboxLimits()
+    env: dict[str, Text] = {}
+    env_passthrough: tuple[Text, ...] = ()
+    git: Literal["baseline", "none"] = "baseline"
+    template_sources: tuple[TemplateSource, ...] = ()
+    setup: SandboxSetup | None = None
+    mock_path_dirs: tuple[Text, ...] = ()
+    record_cli: tuple[Any, ...] = ()
+    ignore_patterns: tuple[Text, ...] = ()
+    protected: tuple[Text, ...] = ()
+    docker: DockerConfig | None = None
+
+
+class AgentConfig(Model):
+    """Which agent does the task and how it is set up.
+
+    An agent's own table (`claude: {…}`, `scripted: {steps: …}`) is kept as an extra field under the agent's name; the
+    loader checks the name against the registry and the table against the adapter's model.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: Text | None = None
+    model: Text | None = None
+    permission_mode: Literal["auto", "default", "acceptEdits", "plan", "bypassPermissions"] = "auto"
+    allowed_tools: tuple[Text, ...] | None = None
+    disallowed_tools: tuple[Text, ...] | None = None
+    system_prompt: Text | None = None
+    system_prompt_file: Text | None = None
+    append_system_prompt: Text | None = None
+    mcp_servers: dict[str, dict[str, Any]] | None = None
+    skills: tuple[Text, ...] | None = None
+    plugins: tuple[dict[str, Any], ...] | None = None
+    max_thinking_tokens: Int | None = Positive
+    effort: Text | None = None
+    env: dict[str, Text] = {}
+    args: tuple[Text, ...] = ()
+    command: tuple[Text, ...] | None = None  #: argv template of agent `command`
+    project_settings: Flag = True
+
+    def table(self, agent: str) -> dict[str, Any]:
+        """The agent's own table, empty if it has none."""
+        value = (self.model_extra or {}).get(agent)
+        return dict(value) if isinstance(value, dict) else {}
+
+
+class TaskCommand(Model):
+    """A command of pre_run or post_run, run by `/bin/sh -c` in the workspace. `timeout` in seconds."""
+
+    command: Text
+    timeout: Float = Field(default=30, gt=0)
+
+
+class PreRunCommand(TaskCommand):
+    """A command before the agent starts; its failure is an error of the trial unless fail_on_error is false."""
+
+    fail_on_error: Flag = True
+
+
+class Reference(Model):
+    """A reference solution that only graders see; exactly one of the three."""
+
+    code: Text | None = None
+    file: Text | None = None
+    directory: Text | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Reference:
+        if sum(v is not None for v in (self.code, self.file, self.directory)) != 1:
+            raise ValueError("give exactly one of 'code', 'file', 'directory'")
+        return self
+
+
+class Solution(Model):
+    """What agent `oracle` applies; exactly one of the three."""
+
+    script: Text | None = None
+    directory: Text | None = None
+    patch: Text | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Solution:
+        if sum(v is not None for v in (self.script, self.directory, self.patch)) != 1:
+            raise ValueError("give exactly one of 'script', 'directory', 'patch'")
+        return self

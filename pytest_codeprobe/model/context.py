@@ -1,0 +1,99 @@
+"""What a trial needs from outside, in one value, so that tests need no monkeypatching."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_codeprobe.errors import CodeprobeError, did_you_mean
+from pytest_codeprobe.options import RunOptions
+from pytest_codeprobe.text import Redactor
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.model.agent import Agent
+    from pytest_codeprobe.model.criterion import Criterion
+    from pytest_codeprobe.model.sandbox import Driver, ProcessStarter
+
+
+class Clock(Protocol):
+    """Time, so that tests can do without waiting."""
+
+    def now(self) -> datetime:
+        """UTC, aware."""
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class EventSink(Protocol):
+    """Where a process says what happens in its trials; the controller numbers and publishes it."""
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Append one event; JSON values only. Never raises for a full disk: the record on the report is the proof."""
+
+
+class StopFlags(Protocol):
+    """What one process of a run tells all others: empty files in the run dir's folder `stop/`."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder, for keepers; it may not exist yet."""
+
+    def forbids_start(self, agent: str) -> str | None:
+        """Why no trial of this agent may start any more, as a record's reason (`interrupted`, `maxfail`, `auth`, …); None = go on."""
+
+    def raise_flag(self, reason: str, agent: str = "") -> None:
+        """Tell every process."""
+
+    def is_raised(self, reason: str) -> bool:
+        """Whether a flag of that name stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """What the hooks brought: built-ins and the user's own, by name."""
+
+    agents: Mapping[str, Agent]
+    drivers: Mapping[str, Driver]
+    criteria: Mapping[str, type[Criterion]]
+
+    def agent(self, name: str) -> Agent:
+        """By name or alias; CodeprobeError UNKNOWN_BACKEND with the known names and a did-you-mean."""
+        for agent in self.agents.values():
+            if name == agent.name or name in agent.aliases:
+                return agent
+        known = sorted({n for a in self.agents.values() for n in (a.name, *a.aliases)})
+        raise CodeprobeError(
+            "UNKNOWN_BACKEND",
+            f"unknown agent {name!r}{did_you_mean(name, known)}",
+            remediation=f"Choose one of: {', '.join(sorted(self.agents))}.",
+            detail={"agent": name, "known": sorted(self.agents)},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One for each process of a run."""
+
+    run_id: str
+    run_dir: Path
+    rootdir: Path
+    options: RunOptions
+    registry: Registry
+    environ: Mapping[str, str]  #: the harness's own environment
+    clock: Clock
+    events: EventSink
+    stops: StopFlags
+    processes: ProcessStarter
+    redactor: Redactor  #: knows the secrets of `environ`
+    python: str  #: interpreter that runs pytest
+    worker: str = "main"
+    scratch: Path | None = None  #: folder for the trials' private folders; None: the system's temporary folder
+    random: random.Random = field(default_factory=random.Random)

@@ -1,0 +1,45 @@
+"""A trial: everything that is needed to run it, frozen and serialisable."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pytest_codeprobe.model.base import Model
+from pytest_codeprobe.model.config import AgentConfig, PreRunCommand, Reference, RunLimits, SandboxConfig, Solution, TaskCommand
+
+
+class FileRef(Model):
+    """A file or folder outside the YAML that a trial needs."""
+
+    path: str  #: absolute
+    role: Literal["task", "prompt", "template", "reference", "solution", "hidden", "schema", "system_prompt", "skill"]
+
+
+class Trial(Model):
+    """One (task, row, variant, repeat). All paths in it are absolute; `folder` is relative to the run dir."""
+
+    node_id: str
+    task_id: str
+    variant_id: str | None = None
+    row_id: str | None = None
+    repeat: int = 1
+    folder: str
+    task_file: str
+    line: int = 1  #: of the task in its file, 1-based
+    prompt: str | None
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    agent: AgentConfig
+    sandbox: SandboxConfig
+    limits: RunLimits
+    criteria: tuple[dict[str, Any], ...]  #: each valid for the model that the registry holds for its type
+    pass_score: float | None = None
+    reference: Reference | None = None
+    solution: Solution | None = None
+    pre_run: tuple[PreRunCommand, ...] = ()
+    post_run: tuple[TaskCommand, ...] = ()
+    skip: str | None = None  #: reason
+    expect: Literal["pass", "fail"] = "pass"
+    marked: bool = False  #: a Python test with the marker, not a task item
+    manifest: tuple[FileRef, ...] = ()

@@ -1,0 +1,288 @@
+"""The option table: every flag, ini key and environment variable once. Standard library only.
+
+The parser, the console script, the docs page and RunOptions are made from it. A row whose feature is not built yet is
+not registered anywhere (`built=False`), so that there are no dead flags.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+Kind = Literal["text", "flag", "seconds", "choice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One setting of a run."""
+
+    name: str  #: `--codeprobe-<name>`; ini `codeprobe_<name>`, environment `CODEPROBE_<NAME>` with underscores
+    cli: tuple[str, ...] = ()  #: spellings of `codeprobe run`
+    kind: Kind = "text"
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    cli_choices: Mapping[str, str] | None = None  #: spellings of other systems -> ours
+    code: str = "USAGE_ERROR"  #: raised for a bad value
+    settable: bool = False  #: also an ini key and an environment variable
+    default: str = "none"  #: for the docs
+    help: str = ""
+    built: bool = True
+
+    @property
+    def flag(self) -> str:
+        """The pytest flag."""
+        return f"--codeprobe-{self.name}"
+
+    @property
+    def dest(self) -> str:
+        """The attribute of pytest's namespace."""
+        return f"codeprobe_{self.name.replace('-', '_')}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return self.dest.upper()
+
+    @property
+    def field(self) -> str:
+        """The field of RunOptions."""
+        return self.name.replace("-", "_")
+
+
+MODES = ("auto", "default", "acceptEdits", "plan", "bypassPermissions")
+PRESERVE = {"NONE": "none", "MOVE_ON_WRITE": "move", "DIRECT_WRITE": "direct"}
+
+OPTIONS: tuple[Option, ...] = (
+    Option(name="agent", cli=("--agent", "--type", "-T"), metavar="NAME", settable=True, help="agent for every task"),
+    Option(name="model", cli=("--model", "-m"), metavar="M", settable=True, help="model for every task"),
+    Option(name="driver", cli=("--driver",), metavar="D", settable=True, default="per task", help="kind of sandbox: auto, tempdir, …"),
+    Option(
+        name="run-dir",
+        cli=("--run-dir",),
+        metavar="DIR",
+        default="a new one below .codeprobe/runs",
+        help="folder of this run; must not exist yet or be empty",
+    ),
+    Option(
+        name="preserve",
+        cli=("--preservation-mode",),
+        kind="choice",
+        choices=("none", "move", "direct"),
+        cli_choices=PRESERVE,
+        metavar="none|move|direct",
+        settable=True,
+        default="move",
+        help="what is kept of a workspace: nothing, a copy, or the workspace itself",
+    ),
+    Option(
+        name="timeout",
+        cli=("--timeout",),
+        kind="seconds",
+        metavar="S",
+        settable=True,
+        default="task's, else 600",
+        help="task_timeout for every task, in seconds",
+    ),
+    Option(
+        name="permission-mode",
+        cli=("--permission-mode",),
+        kind="choice",
+        choices=MODES,
+        code="INVALID_PERMISSION_MODE",
+        metavar="MODE",
+        settable=True,
+        default="task's, else auto",
+        help=f"permission mode for every task: {', '.join(MODES)}",
+    ),
+    Option(name="json", cli=("--json",), kind="flag", default="off", help="stdout = the envelope alone, one line of JSON"),
+    Option(
+        name="json-lines",
+        cli=("--json-lines",),
+        kind="flag",
+        default="off; on for `codeprobe run` on a pipe",
+        help="stdout = NDJSON events, then the envelope",
+    ),
+    *(
+        Option(name=name, cli=cli, built=False)
+        for name, cli in (
+            ("experiment", ("--experiment", "-e", "--config")),
+            ("suite", ("--suite",)),
+            ("set", ("--set", "-D")),
+            ("tags", ("--tags", "-t")),
+            ("exclude-tags", ("--exclude-tags",)),
+            ("include-skipped", ("--include-skipped",)),
+            ("repeats", ("--repeats",)),
+            ("sample", ("--sample",)),
+            ("sample-per-stratum", ("--sample-per-stratum",)),
+            ("resume", ("--resume",)),
+            ("rerun", ("--rerun",)),
+            ("jobs", ("-j", "--max-parallel")),
+            ("max-cost-usd", ("--max-cost-usd",)),
+            ("max-duration", ("--max-duration",)),
+            ("backend", ("--backend", "-b")),
+            ("dry-run", ("--dry-run",)),
+            ("stream", ("--stream", "-s")),
+            ("offline", ("--offline",)),
+            ("offline-expected-run-duration", ("--offline-expected-run-duration",)),
+            ("canary", ("--canary",)),
+            ("capabilities", ("--capabilities",)),
+            ("trace-overflow", ("--trace-overflow",)),
+            ("trace-max-bytes", ("--trace-max-bytes",)),
+            ("trace-budget", ("--trace-budget",)),
+            ("min-score", ("--min-score",)),
+            ("min-pass-rate", ("--min-pass-rate",)),
+            ("gateway", ("--gateway",)),
+            ("record", ("--record",)),
+            ("replay", ("--replay",)),
+            ("replay-match", ("--replay-match",)),
+            ("doctor", ()),
+        )
+    ),
+)
+BUILT: tuple[Option, ...] = tuple(option for option in OPTIONS if option.built)
+NEEDS_VALUE = "\0"  #: what the parser stores for a flag whose value is missing: it must not fail inside argparse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ini:
+    """An ini key without a flag."""
+
+    name: str
+    type: Literal["string", "args", "linelist"]
+    default: Any
+    help: str
+
+
+INIS: tuple[Ini, ...] = (
+    Ini(
+        name="codeprobe_files",
+        type="args",
+        default=["tasks/**/*.yaml", "tasks/**/*.yml", "*.task.yaml", "*.task.yml"],
+        help="git-style patterns of task files, relative to rootdir",
+    ),
+    Ini(name="codeprobe_ignore", type="args", default=[], help="git-style patterns of files that are no task files"),
+    Ini(name="codeprobe_unknown_fields", type="string", default="error", help="unknown top-level fields of a task: error or warn"),
+    Ini(name="codeprobe_template_roots", type="args", default=[], help="folders outside the repository that tasks may refer to"),
+    Ini(name="codeprobe_runs_dir", type="string", default=".codeprobe/runs", help="where run directories are made, relative to rootdir"),
+    Ini(
+        name="codeprobe_secrets",
+        type="args",
+        default=[],
+        help="environment variables whose values are redacted, beside those that look like keys",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The settings of a run, resolved once in the controller; workers get them as JSON and read neither environment nor ini."""
+
+    agent: str | None = None
+    model: str | None = None
+    driver: str | None = None
+    run_dir: str | None = None
+    preserve: Literal["none", "move", "direct"] | None = None
+    timeout: float | None = None
+    permission_mode: str | None = None
+    json: bool = False
+    json_lines: bool = False
+    on_command_line: tuple[str, ...] = ()  #: names of the options given by flag
+    unknown_fields: str = "error"
+    template_roots: tuple[str, ...] = ()
+    runs_dir: str = ".codeprobe/runs"
+    secrets: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    console: bool = False  #: started by `codeprobe run`
+
+    def to_json(self) -> str:
+        """For a worker."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RunOptions:
+        """The inverse of to_json()."""
+        data: dict[str, Any] = json.loads(text)
+        tuples = {f.name for f in fields(cls) if str(f.type).startswith("tuple")}
+        values: dict[str, Any] = {k: tuple(v) if k in tuples else v for k, v in data.items()}
+        return cls(**values)
+
+
+def _error(code: str, message: str, **more: Any) -> Exception:
+    from pytest_codeprobe.errors import CodeprobeError  # not at import: a plain pytest run pays for this module alone
+
+    return CodeprobeError(code, message, **more)
+
+
+def _seconds(option: str, text: str) -> float:
+    """A positive number of seconds; USAGE_ERROR otherwise."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise _error("USAGE_ERROR", f"{option}: {text!r} is not a positive number of seconds")
+    return value
+
+
+def _value(option: Option, spelled: str, text: str) -> Any:
+    """The value of one option as RunOptions holds it; CodeprobeError with the option's code if it can't be read."""
+    if text == NEEDS_VALUE or not text.strip():
+        raise _error("USAGE_ERROR", f"{spelled} needs a value" + (f": {option.metavar}" if option.metavar else ""))
+    if option.kind == "seconds":
+        return _seconds(spelled, text)
+    if option.kind == "choice":
+        value = (option.cli_choices or {}).get(text.upper(), text)
+        near = {c.lower(): c for c in option.choices}.get(value.lower())
+        if near is None:
+            raise _error(
+                option.code,
+                f"{spelled}: {text!r} is not one of {', '.join(option.choices)}",
+                remediation=f"Use one of: {', '.join(option.choices)}.",
+                detail={"option": spelled, "value": text, "choices": list(option.choices)},
+            )
+        return near
+    return text
+
+
+def resolve(command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Callable[[str], Any], *, console: bool = False) -> RunOptions:
+    """Precedence: flag > environment > ini > default. `command_line` maps Option.dest to what the parser stored."""
+    values: dict[str, Any] = {}
+    given: list[str] = []
+    for option in BUILT:
+        raw = command_line.get(option.dest)
+        if option.kind == "flag":
+            values[option.field] = bool(raw)
+            if raw:
+                given.append(option.name)
+            continue
+        if raw is not None:
+            given.append(option.name)
+            values[option.field] = _value(option, option.flag, str(raw))
+        elif option.settable and environ.get(option.variable, "").strip():
+            values[option.field] = _value(option, option.variable, environ[option.variable].strip())
+        elif option.settable and (text := str(ini(option.dest) or "").strip()):
+            values[option.field] = _value(option, f"ini {option.dest}", text)
+    if values["json"] and values["json_lines"]:
+        raise _error("USAGE_ERROR", "--codeprobe-json and --codeprobe-json-lines exclude each other")
+    unknown = str(ini("codeprobe_unknown_fields"))
+    if unknown not in ("error", "warn"):
+        raise _error("USAGE_ERROR", f"ini codeprobe_unknown_fields: {unknown!r} is neither error nor warn")
+    return RunOptions(
+        **values,
+        on_command_line=tuple(given),
+        unknown_fields=unknown,
+        template_roots=_words(ini("codeprobe_template_roots")),
+        runs_dir=str(ini("codeprobe_runs_dir")),
+        secrets=_words(ini("codeprobe_secrets")),
+        files=_words(ini("codeprobe_files")),
+        ignore=_words(ini("codeprobe_ignore")),
+        console=console,
+    )
+
+
+def _words(value: Sequence[str] | str) -> tuple[str, ...]:
+    return tuple(value.split()) if isinstance(value, str) else tuple(map(str, value))

@@ -1,0 +1,157 @@
+"""Safe text: redaction of secrets, JSON that every reader takes, terminal output without an agent's escape codes.
+
+Standard library only. Run by path (`python -I -S text.py SOURCE TARGET`, secrets as JSON on stdin) it redacts one file in
+a process of its own, so that a large log holds up no other trial.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, BinaryIO
+
+REDACTED = "[REDACTED]"
+MIN_SECRET = 8  #: characters; shorter values would hit ordinary text
+_CHUNK = 1 << 20
+#: names of environment variables whose values are secrets
+SECRET_NAME = re.compile(r"(?i)(^|_)(api_?key|key|secret|token|password|passwd|credential|credentials|auth|pat)($|_)")
+# CSI, OSC (ended by BEL or ST), other two-byte escapes; C1 controls are dropped with the rest below
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[@-Z\\-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an environment variable's name says that its value is a key."""
+    return SECRET_NAME.search(name) is not None
+
+
+def secret_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> frozenset[str]:
+    """Values that must not leave a trial: of variables that look like keys, and of those named by the user."""
+    wanted = set(names)
+    return frozenset(v for k, v in environ.items() if len(v) >= MIN_SECRET and (k in wanted or is_secret_name(k)))
+
+
+class Redactor:
+    """Replaces known secret values, raw and JSON-escaped, in text and files."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self.secrets = tuple(sorted({s for s in secrets if len(s) >= MIN_SECRET}, key=lambda s: (-len(s), s)))
+        forms = dict.fromkeys(f for s in self.secrets for f in _forms(s))
+        ordered = sorted(forms, key=len, reverse=True)
+        self._longest = max((len(f.encode("utf-8", "surrogatepass")) for f in ordered), default=0)
+        self._text = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self._bytes = re.compile(b"|".join(re.escape(f.encode("utf-8", "surrogatepass")) for f in ordered)) if ordered else None
+
+    def __bool__(self) -> bool:
+        return self._text is not None
+
+    def text(self, value: str) -> str:
+        """The value without secrets."""
+        return self._text.sub(REDACTED, value) if self._text else value
+
+    def data(self, value: bytes) -> bytes:
+        """The same for bytes of unknown encoding."""
+        return self._bytes.sub(REDACTED.encode(), value) if self._bytes else value
+
+    def json(self, value: Any) -> Any:
+        """A JSON value with every string in it redacted, keys too."""
+        if self._text is None:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(k)): self.json(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.json(v) for v in value]
+        return value
+
+    def stream(self, source: BinaryIO, target: BinaryIO) -> None:
+        """Copy with secrets replaced; a secret that lies across two reads is found, memory stays flat."""
+        held = b""
+        while chunk := source.read(_CHUNK):
+            block = held + chunk
+            if self._bytes is None:
+                target.write(block)
+                held = b""
+                continue
+            cut = max(0, len(block) - self._longest + 1)
+            for match in self._bytes.finditer(block):
+                if match.start() < cut < match.end():
+                    cut = match.start()  # decided once more of the file is known
+            target.write(self.data(block[:cut]))
+            held = block[cut:]
+        target.write(self.data(held))
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    escaped = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
+    return (secret, *escaped)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def json_line(value: Any) -> str:
+    """One line of JSON in pure ASCII without a newline at its end.
+
+    Infinite numbers become null and lone surrogates U+FFFD, so that every strict reader takes the line.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    return _lone_surrogates(text)
+
+
+_ESCAPED_PAIR = re.compile(r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
+
+def _lone_surrogates(text: str) -> str:
+    if "\\ud" not in text:
+        return text
+    return _ESCAPED_PAIR.sub(lambda m: m[0] if len(m[0]) in (2, 12) else "\\ufffd", text)
+
+
+def plain(value: str) -> str:
+    """Text for a terminal, a log or JUnit: no escape sequences, no controls but tab and newline, no lone surrogates."""
+    if value.isascii() and value.isprintable():
+        return value
+    return _CONTROLS.sub("\ufffd", _ESCAPES.sub("", value).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def shorten(value: str, limit: int = 2000) -> str:
+    """At most `limit` characters: the head and the tail, and how much was left out between them."""
+    if len(value) <= limit:
+        return value
+    mark = f"\n[… {len(value) - limit} characters left out …]\n"
+    head = limit // 2
+    return value[:head] + mark + value[len(value) - (limit - head) :]
+
+
+def one_line(value: str, limit: int = 200) -> str:
+    """The text on one line, for a summary or an error."""
+    flat = " ".join(plain(value).split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def _main() -> None:
+    source, target = sys.argv[1:3]
+    redactor = Redactor(json.loads(sys.stdin.buffer.read()))
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        os.fchmod(writer.fileno(), 0o600)
+        redactor.stream(reader, writer)
+
+
+if __name__ == "__main__":
+    _main()
