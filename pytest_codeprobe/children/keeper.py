@@ -1,0 +1,387 @@
+"""The keeper: a small process that owns one process tree, from the start of its command to the proof that nothing of it is left.
+
+spawner.py loads this file and runs `Keeper` in a fork of itself, once per command. Linux, standard library, single-threaded.
+
+The keeper is either PID 1 of a pid namespace of its own (`isolated`) or the child subreaper of its tree. In both cases a process
+that loses its parent becomes the keeper's child, so "this process has no children" means "the tree is gone".
+It speaks JSON lines with the owner over `channel`: one request in, then `{"stop": seconds}` as often as the owner likes;
+`started` or `error`, `exit` (the command itself has ended) and `empty` (nothing is left) out.
+"""
+
+# ruff: noqa: PTH208, PTH123
+# (a keeper is a fork that lives for milliseconds: plain names, no Path objects)
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+if sys.platform != "linux":
+    raise SystemExit(f"the keeper needs Linux, not {sys.platform}")
+
+NEVER = float("inf")
+LOOK, LEAVE = signal.SIGUSR1, signal.SIGUSR2  # from the spawner: look into the stop folder; the owner is gone
+IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
+PIPE_BYTES = 1 << 18
+GATHER = 0.020  # seconds a busy stream may fill its pipe before it is moved on
+REQUEST_TIMEOUT = 60.0
+LAST_RESORT = 5.0  # seconds that a keeper without an owner goes on trying to kill what can't be killed
+
+
+def children_of(pid: int) -> list[int]:
+    """The direct children of a process; none if it is gone."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # a child is listed under the thread that forked it
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found.extend(map(int, file.read().split()))
+    except OSError:
+        return found  # it ended while we looked
+    return found
+
+
+def signal_tree(roots: Iterable[int], numbers: Iterable[int], spare: str = "") -> None:
+    """Send the signals once to the roots and all below them, but to no process whose program is called `spare`."""
+    todo = list(roots)
+    while todo:
+        pid = todo.pop()
+        todo.extend(children_of(pid))  # before the signal: afterwards they belong to someone else
+        try:
+            if not spare or program_of(pid) != spare[:15]:
+                for number in numbers:
+                    os.kill(pid, number)
+        except OSError:
+            continue  # gone; or of another user, then the tree never gets empty and the owner is told so
+
+
+def program_of(pid: int) -> str:
+    """The name that the kernel shows for a process, at most 15 characters. OSError if it is gone."""
+    with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        return file.read().rstrip("\n")
+
+
+def signal_pipe(*numbers: int) -> int:
+    """The read end of a pipe that gets one byte, the number, per signal that arrives."""
+    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    return read
+
+
+def drain(pipe: int) -> bytes:
+    """What a signal pipe holds."""
+    try:
+        return os.read(pipe, 1 << 16)
+    except BlockingIOError:
+        return b""
+
+
+class Output:
+    """Moves what the command writes from pipes into log files that it has no descriptor of, up to a number of bytes."""
+
+    def __init__(self, limit: float) -> None:
+        self.logs: dict[int, int] = {}  # read end of a pipe -> log file
+        self.limit, self.moved, self.error = limit, 0, ""
+        self.over = False  # more than the limit was written
+        self.copying: set[int] = set()  # logs that splice refuses (O_APPEND, some file systems)
+
+    def pipe_into(self, log: int) -> int:
+        """The write end of a new pipe to this log."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read, False)
+        try:
+            fcntl.fcntl(read, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        except PermissionError:
+            pass  # the user's share of pipe memory is used up; the default size is slower, no less right
+        self.logs[read] = log
+        return write
+
+    def move(self) -> list[int]:
+        """Move what is there. Returns the pipes that are at their end; they are closed."""
+        ended: list[int] = []
+        for pipe, log in list(self.logs.items()):
+            for _ in range(16):  # then the deadline gets its turn
+                try:
+                    size = self.move_once(pipe, log)
+                except BlockingIOError:
+                    break
+                except OSError as error:  # such as a full disk
+                    self.error = error.strerror or str(error)
+                    size = 0
+                if size == 0:
+                    os.close(pipe)
+                    del self.logs[pipe]
+                    ended.append(pipe)
+                if size < 4096:
+                    break  # most likely all there was; poll knows better
+        return ended
+
+    def move_once(self, pipe: int, log: int) -> int:
+        room = int(min(self.limit - self.moved, PIPE_BYTES))
+        if room <= 0:
+            size = len(os.read(pipe, PIPE_BYTES))
+            self.over = self.over or size > 0
+            return size
+        if log not in self.copying:
+            try:
+                size = os.splice(pipe, log, room)
+                self.moved += size
+                return size
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self.copying.add(log)
+        data = os.read(pipe, room)
+        rest = memoryview(data)
+        while rest:
+            written = os.write(log, rest)
+            self.moved += written
+            rest = rest[written:]
+        return len(data)
+
+
+class Keeper:
+    """One tree. `watch` are pidfds of the processes that it must not outlive."""
+
+    def __init__(self, channel: socket.socket, stdio: list[int], watch: list[int], isolated: bool) -> None:
+        self.channel, self.stdio, self.isolated = channel, stdio, isolated
+        self.watch = {channel.fileno(), *watch}
+        self.wake = signal_pipe(signal.SIGCHLD, LOOK, LEAVE)
+        self.poll = select.poll()
+        self.received = b""
+        self.output = Output(NEVER)
+        self.request: dict[str, Any] = {}
+        self.main = 0
+        self.status: int | None = None
+        self.cause = ""  # why we end the tree; the first cause stands
+        self.left = self.kills = 0
+        self.moved_at = 0.0
+        self.deadline = self.last_moment = self.kill_at = self.give_up_at = NEVER
+
+    # --- the command
+
+    def run(self, **identity: int) -> NoReturn:
+        """Serve one request and exit. `identity` is sent along with the news that the command has started."""
+        self.request = self.receive_request()
+        try:
+            self.look()
+            if not self.cause:  # the run may have been stopped meanwhile: then nothing starts
+                self.start(self.request)
+            self.send(event="started", **identity)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument, a lone surrogate
+            self.end("error", 0.0)
+            filename = getattr(error, "filename", None)
+            self.send(event="error", errno=getattr(error, "errno", None) or errno.EINVAL, text=str(error), filename=filename)
+        for fd in (self.wake, *self.watch, *self.output.logs):
+            self.poll.register(fd, select.POLLIN)
+        told = False
+        while not self.reap() and time.monotonic() < self.give_up_at:
+            if self.status is not None and not told:
+                told = True
+                self.send(event="exit", status=self.status)
+            self.check_time()
+            self.sleep()
+        self.output.move()
+        self.check_output()
+        self.report()
+        os._exit(0)
+
+    def receive_request(self) -> dict[str, Any]:
+        poll, end = select.poll(), time.monotonic() + REQUEST_TIMEOUT
+        for fd in self.watch:  # a forked copy of a dead owner can keep the channel open
+            poll.register(fd, select.POLLIN)
+        while not self.received.endswith(b"\n"):
+            ready = {fd for fd, _ in poll.poll(max(0.0, end - time.monotonic()) * 1000)}
+            data = self.channel.recv(1 << 18) if ready == {self.channel.fileno()} else b""
+            if not data:
+                os._exit(0)
+            self.received += data
+        line, self.received = self.received, b""
+        return dict(json.loads(line))
+
+    def start(self, request: dict[str, Any]) -> None:
+        targets = list(self.stdio)
+        self.output.limit = NEVER if request["output_bytes"] is None else request["output_bytes"]
+        for index in request["held"]:
+            targets[index] = self.output.pipe_into(self.stdio[index])
+        if request["merged"]:
+            targets[2] = targets[1]
+        wanted = {getattr(resource, f"RLIMIT_{name}"): (soft, hard) for name, (soft, hard) in request["rlimits"].items()}
+        before = {kind: resource.getrlimit(kind) for kind in wanted}
+        os.chdir(request["cwd"])
+        try:
+            for kind, (soft, _) in wanted.items():
+                resource.setrlimit(kind, (soft, before[kind][1]))
+            # A vfork: no second copy of this process. All other descriptors here are close-on-exec.
+            self.main = os.posix_spawn(
+                request["program"],
+                request["argv"],
+                request["env"],
+                file_actions=[(os.POSIX_SPAWN_DUP2, fd, index) for index, fd in enumerate(targets)],
+                setsid=True,
+                setsigmask=(),
+                setsigdef=IGNORED_HERE,
+            )
+        finally:
+            # The limits must not bind the keeper, which writes the logs and needs descriptors. A hard limit can't be taken
+            # back, so the command gets it from outside, before its first own instruction is likely to have run.
+            for kind, limits in before.items():
+                resource.setrlimit(kind, limits)
+            os.chdir("/")  # or the workspace could not be unmounted
+        self.deadline = time.monotonic() + (NEVER if request["timeout"] is None else request["timeout"])
+        for fd in {*targets, self.stdio[0]} - set(self.output.logs.values()):
+            os.close(fd)
+        for kind, (soft, hard) in wanted.items():
+            try:
+                resource.prlimit(self.main, kind, (soft, hard))
+            except ProcessLookupError:
+                break  # it has ended already
+
+    # --- the end
+
+    def end(self, cause: str, grace: float | None = None) -> None:
+        """TERM to the tree now, KILL after the grace (seconds; None: the request's). 0 is KILL at once."""
+        seconds = self.request["grace"] if grace is None else grace
+        if not self.cause:
+            self.cause = cause
+            if seconds > 0:  # TERM to a wrapper (bwrap) would take its command along; CONT, or the stopped never see theirs
+                signal_tree(children_of(os.getpid()), (signal.SIGTERM, signal.SIGCONT), self.request["wrapper"])
+        self.kill_at = min(self.kill_at, time.monotonic() + max(0.0, seconds))
+
+    def look(self) -> None:
+        """Act on the flags in the run's stop folder: empty files called REASON or REASON@AGENT."""
+        if not self.request.get("stop_dir"):
+            return
+        try:
+            names = sorted(os.listdir(self.request["stop_dir"]))
+        except OSError:
+            return  # not made yet
+        for name in names:
+            reason, _, agent = name.partition("@")
+            if reason in self.request["stopped_by"] and agent in ("", self.request["agent"]):
+                self.end(f"stopped:{reason}")
+        if "now" in names:
+            seconds = self.request["now_after"]
+            if seconds > 0:
+                self.last_moment = min(self.last_moment, time.monotonic() + seconds)
+            else:
+                self.end("stopped:now", 0.0)
+
+    def check_time(self) -> None:
+        now = time.monotonic()
+        if now >= self.deadline:
+            self.deadline = NEVER
+            self.end("timeout")
+        if now >= self.last_moment:
+            self.last_moment = NEVER
+            self.end("stopped:now", 0.0)
+        if now >= self.kill_at:
+            self.kill()
+
+    def kill(self) -> None:
+        """KILL to all; again until reap() finds nobody, since a tree that forks can outrun one pass."""
+        self.kills += 1
+        if self.isolated:
+            try:
+                os.kill(-1, signal.SIGKILL)  # all of the namespace but ourselves, atomic against fork
+            except ProcessLookupError:
+                pass
+            pause = 0.1
+        else:
+            signal_tree(children_of(os.getpid()), (signal.SIGKILL,))
+            pause = 0.003 if self.kills < 200 else 0.1
+        self.kill_at = time.monotonic() + pause
+
+    def reap(self) -> bool:
+        """True once no descendant is left."""
+        for _ in range(500):
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            self.left += self.status is not None
+            if pid == self.main:
+                self.status = os.waitstatus_to_exitcode(status)
+                if not self.cause:  # in a stop the others have the grace as well
+                    self.cause, self.kill_at = "exit", 0.0
+        return False
+
+    # --- what happens meanwhile
+
+    def sleep(self) -> None:
+        """Wait for the next thing to do and do it."""
+        until = min(self.kill_at, self.deadline, self.last_moment, self.give_up_at)
+        timeout = None if until == NEVER else min(max(0.0, until - time.monotonic()) * 1000 + 0.5, 3.6e6)
+        ready = {fd for fd, _ in self.poll.poll(timeout)}
+        if self.wake in ready:
+            arrived = drain(self.wake)
+            if LOOK in arrived:
+                self.look()
+            if LEAVE in arrived:
+                self.abandon()
+        if ready & self.output.logs.keys():
+            now = time.monotonic()
+            if now - self.moved_at < GATHER and self.kill_at == NEVER:
+                time.sleep(GATHER)  # a stream of small writes: the pipe holds it
+            self.moved_at = now
+            for pipe in self.output.move():
+                self.poll.unregister(pipe)
+            self.check_output()
+        if ready & self.watch and (ready & self.watch != {self.channel.fileno()} or not self.obey()):
+            self.abandon()
+
+    def check_output(self) -> None:
+        if self.output.error:
+            self.end(f"log: {self.output.error}")
+        elif self.output.over:
+            self.end("output")
+
+    def obey(self) -> bool:
+        """Read the owner's commands; False if it has closed its end."""
+        try:
+            data = self.channel.recv(1 << 16)
+        except ConnectionError:
+            return False
+        *lines, self.received = (self.received + data).split(b"\n")
+        for line in lines:
+            self.end("stopped", float(json.loads(line)["stop"]))
+        return bool(data)
+
+    def abandon(self) -> None:
+        """The owner is gone: end the tree without grace."""
+        for fd in self.watch:
+            self.poll.unregister(fd)
+        self.watch.clear()
+        self.end("owner", 0.0)
+        self.give_up_at = min(self.give_up_at, time.monotonic() + LAST_RESORT)
+
+    def send(self, **message: Any) -> None:
+        try:
+            self.channel.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            return  # the owner is gone, poll says so too
+
+    def report(self) -> None:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.send(
+            event="empty",
+            status=self.status,
+            cause=self.cause or "exit",
+            user=usage.ru_utime,
+            system=usage.ru_stime,
+            max_rss_kb=usage.ru_maxrss,
+            left=self.left,
+            output_bytes=self.output.moved,
+        )

@@ -1,0 +1,373 @@
+"""The owner's side of the keeper: start a command, wait for its tree to end, end it. From any number of threads.
+
+Every command runs under a keeper process that `children/spawner.py` forks; what the two do and why is said there.
+One `Spawner` lives as long as the pytest process. It costs nothing before the first start.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_codeprobe.model.sandbox import ProcessExit, ProcessLimits, Role
+
+SPAWNER = Path(__file__).resolve().parent.parent / "children" / "spawner.py"
+
+#: reasons of a stop of the run (names of flags in its stop folder) that end a running process of this role
+STOPPED_BY: Mapping[Role, frozenset[str]] = {
+    "session": frozenset({"interrupt", "maxfail", "budget", "time", "trace"}),
+    "grader": frozenset({"interrupt", "maxfail"}),
+    "setup": frozenset({"interrupt", "maxfail"}),
+    "post_run": frozenset(),
+}
+#: seconds that a process of this role has left once the flag `now` is there; the others are killed at once
+NOW_AFTER: Mapping[Role, float] = {"post_run": 5.0}
+
+_START_TIMEOUT = 60.0  # seconds for the spawner or a keeper to answer; far beyond what a loaded machine needs
+_INQUIRY_TIMEOUT = 5.0  # seconds for the spawner to end what a killed keeper left
+_CLOSE_TIMEOUT = 12.0  # seconds; the spawner leaves by itself within 10
+_LOADER_VARIABLES = ("LD_LIBRARY_PATH",)  # without it some builds of Python don't start; says nothing of the user
+
+
+class Spawner:
+    """Starts commands under keepers through one child process, which is made at the first start and replaced if it dies.
+
+    `watch`: pids besides our own whose end ends every tree at once (under xdist the controller's). `stop_dir`: the run's folder
+    of stop flags for starts that name none; it need not exist yet. `namespaces=False` forgoes pid namespaces.
+    """
+
+    def __init__(self, watch: Sequence[int] = (), stop_dir: str = "", namespaces: bool = True) -> None:
+        self._watch, self._stop_dir, self._namespaces = tuple(watch), stop_dir, namespaces
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._owner = 0  # the pid that made the process: a fork of us must not use it
+        self._mode = ""
+
+    @property
+    def mode(self) -> str:
+        """How trees are held together: `pidns`, `userns` or `subreaper`. Starts the spawner; OSError if that can't be done."""
+        with self._lock:
+            self._connect()
+            return self._mode
+
+    @property
+    def pid(self) -> int | None:
+        """The spawner's process id, None while there is none."""
+        return self._process.pid if self._process else None
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        limits: ProcessLimits,
+        role: Role = "session",
+        agent: str = "",
+        stop_dir: str = "",
+    ) -> KeptProcess:
+        """Start a command in a session and process tree of its own; `argv[0]` is searched for in the PATH of `env`.
+
+        It gets the three descriptors and no other. Output to regular files goes through the keeper, to one of them in order if
+        `stdout == stderr`; anything else is handed over as it is. A flag in `stop_dir` (REASON or REASON@AGENT) ends it
+        according to its role; if one is there already the command is not started and the result says so.
+        OSError if it can't be started: not found, not executable, no such folder, no more processes, not on Linux.
+        """
+        request = {
+            "program": _find_program(argv[0], env, cwd),
+            "argv": list(argv),
+            "env": dict(env),
+            "cwd": str(Path(cwd).absolute()),
+            "held": _held(stdout, stderr, limits),
+            "merged": stdout == stderr,
+            "timeout": limits.timeout,
+            "grace": limits.grace,
+            "output_bytes": limits.output_bytes,
+            "rlimits": {name: list(pair) for name, pair in limits.rlimits.items()},
+            "wrapper": limits.wrapper,
+            "agent": agent,
+            "stop_dir": str(Path(folder).absolute()) if (folder := stop_dir or self._stop_dir) else "",
+            "stopped_by": sorted(STOPPED_BY[role]),
+            "now_after": NOW_AFTER.get(role, 0.0),
+        }
+        os.fstat(stdin)  # OSError here rather than a puzzle there
+        for _ in range(2):  # once more if the spawner died meanwhile
+            process = self._try_start(request, (stdin, stdout, stderr))
+            if process is not None:
+                return process
+        raise ChildProcessError(errno.ECHILD, "no keeper could be started")
+
+    def close(self) -> None:
+        """End every tree that is still there and the spawner; waits up to 12 s. A later start makes a new one."""
+        with self._lock:
+            if self._process is None or self._owner != os.getpid():
+                return
+            if self._socket is not None:
+                self._socket.close()
+            try:
+                self._process.wait(_CLOSE_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = self._socket = None
+
+    def _try_start(self, request: Mapping[str, Any], stdio: Sequence[int]) -> KeptProcess | None:
+        """None if the spawner or the keeper was lost on the way."""
+        ours, theirs = socket.socketpair()
+        ours.settimeout(_START_TIMEOUT)
+        process = KeptProcess(self, ours)
+        try:
+            with theirs, self._lock:
+                link = self._connect()
+                order = json.dumps({"do": "start", "stop_dir": request["stop_dir"]}).encode()
+                socket.send_fds(link, [order], [theirs.fileno(), *stdio])
+            ours.sendall(json.dumps(request).encode() + b"\n")
+            message = process._receive(time.monotonic() + _START_TIMEOUT)
+            if message is None:
+                raise TimeoutError(errno.ETIMEDOUT, f"the keeper did not start {request['program']!r} within {_START_TIMEOUT:.0f} s")
+            if message["event"] == "error":
+                raise _as_os_error(message)
+            if message["event"] != "started":
+                raise ConnectionResetError(errno.ECONNRESET, "the keeper was lost")
+            process._started(message["keeper"], message["spawner"])
+        except ConnectionError:
+            process._release()
+            return None
+        except BaseException:
+            process._release()
+            raise
+        return process
+
+    def _connect(self) -> socket.socket:
+        """The socket to a living spawner. Called with the lock held."""
+        if sys.platform != "linux":
+            raise OSError(errno.ENOTSUP, f"sessions can be run on Linux only so far, not on {sys.platform}")
+        if self._socket is not None and self._process is not None:
+            if self._owner == os.getpid() and self._process.poll() is None:
+                return self._socket
+            self._socket.close()
+            self._socket = self._process = None
+        link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        link.settimeout(_START_TIMEOUT)
+        config = {"fd": theirs.fileno(), "watch": [os.getpid(), *self._watch], "namespaces": self._namespaces}
+        with theirs, tempfile.TemporaryFile() as complaints:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", "utf8", str(SPAWNER), json.dumps(config)],
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # no signal from the terminal reaches it
+                env={name: os.environ[name] for name in _LOADER_VARIABLES if name in os.environ},  # no key to be read in /proc
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=complaints,
+            )
+            theirs.close()
+            try:
+                answer = link.recv(4096)
+            except OSError:
+                answer = b""
+            if not answer:
+                link.close()
+                process.kill()
+                status = process.wait()
+                complaints.seek(0)
+                why = complaints.read().decode("utf-8", "replace").strip()[-2000:]
+                raise ChildProcessError(errno.ECHILD, f"the spawner did not start (status {status}): {why}")
+        self._process, self._socket, self._owner, self._mode = process, link, os.getpid(), json.loads(answer)["mode"]
+        return link
+
+    def _is_gone(self, keeper: int, pidfd: int, spawner: int) -> bool:
+        """End a keeper that is lost or does not answer. True once its whole tree is gone, False if that can't be shown."""
+        end = time.monotonic() + _INQUIRY_TIMEOUT
+        if sys.platform == "linux" and pidfd >= 0:
+            try:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # that is why it is lost
+        with self._lock:
+            reply, mode = self._inquire(keeper, spawner), self._mode
+        if reply is not None:
+            with reply:
+                try:
+                    if reply.recv(16) == b"gone":
+                        return True
+                except TimeoutError:
+                    return False
+        # Without its spawner only a namespace is a proof: the kernel lets its first process end after all the others.
+        return mode != "subreaper" and _wait_readable(pidfd, end)
+
+    def _inquire(self, keeper: int, spawner: int) -> socket.socket | None:
+        """Where the spawner will say that the keeper's tree is gone; None if the one that made it is gone. Lock held."""
+        process, link = self._process, self._socket
+        if process is None or link is None or process.pid != spawner or process.poll() is not None:
+            return None  # another one knows nothing of that tree's orphans
+        process.send_signal(signal.SIGCONT)  # a session may have stopped it
+        ours, theirs = socket.socketpair()
+        ours.settimeout(_INQUIRY_TIMEOUT)
+        try:
+            with theirs:
+                socket.send_fds(link, [json.dumps({"do": "inquire", "keeper": keeper}).encode()], [theirs.fileno()])
+        except ConnectionError:
+            ours.close()
+            return None
+        return ours
+
+
+class KeptProcess:
+    """A command and everything it starts. Ending it is never forgotten: dropping the last reference ends the tree too."""
+
+    def __init__(self, spawner: Spawner, channel: socket.socket) -> None:
+        self._spawner, self._channel = spawner, channel
+        self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._buffer = b""
+        self._exit: ProcessExit | None = None
+        self._status: int | None = None
+        self._pidfd = -1
+        self.keeper_pid = self.spawner_pid = 0
+
+    @property
+    def status(self) -> int | None:
+        """Exit status of the command itself, -N for signal N; None while it runs. Known before the tree is empty."""
+        self.wait(0)
+        return self._status
+
+    def wait(self, timeout: float | None = None) -> ProcessExit | None:
+        """How it ended, once nothing of the tree is left; None when `timeout` seconds are over first."""
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._reading.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            return None
+        try:
+            while self._exit is None:
+                message = self._receive(end)
+                if message is None:
+                    return None
+                event = message.pop("event")
+                if event == "exit":
+                    self._status = message["status"]
+                elif event == "empty":
+                    self._finish(ProcessExit(**message))
+                elif event == "lost":
+                    gone = self._spawner._is_gone(self.keeper_pid, self._pidfd, self.spawner_pid)
+                    self._finish(ProcessExit(status=self._status, cause="lost", proved=gone))
+            return self._exit
+        finally:
+            self._reading.release()
+
+    def stop(self, grace: float) -> None:
+        """TERM to the whole tree, KILL after `grace` seconds, at once if it is 0. Does not wait. The first cause of an end stands."""
+        with self._writing:
+            try:
+                self._channel.sendall(json.dumps({"stop": grace}).encode() + b"\n")
+            except OSError:
+                return  # it has ended
+
+    def kill(self) -> None:
+        """stop(0)."""
+        self.stop(0.0)
+
+    def destroy(self, timeout: float = 2.0) -> ProcessExit:
+        """KILL the tree and wait for the proof. A keeper that does not answer within `timeout` seconds is killed itself."""
+        self.kill()
+        result = self.wait(timeout)
+        if result is None:
+            gone = self._spawner._is_gone(self.keeper_pid, self._pidfd, self.spawner_pid)
+            result = self.wait(timeout)
+            if result is None:
+                result = ProcessExit(status=self._status, cause="lost", proved=gone)
+        return result
+
+    def __del__(self) -> None:
+        self._release()
+
+    def _started(self, keeper: int, spawner: int) -> None:
+        self.keeper_pid, self.spawner_pid = keeper, spawner
+        if sys.platform == "linux":
+            try:
+                self._pidfd = os.pidfd_open(keeper)
+            except ProcessLookupError:
+                return  # a short command: it has reported and gone
+
+    def _finish(self, result: ProcessExit) -> None:
+        self._exit, self._status = result, result.status
+        self._release()
+
+    def _release(self) -> None:
+        with self._writing:  # or a stop() could write to a descriptor that has become another one
+            self._channel.close()
+            pidfd, self._pidfd = self._pidfd, -1
+            if pidfd >= 0:
+                os.close(pidfd)
+
+    def _receive(self, end: float | None) -> dict[str, Any] | None:
+        """The keeper's next message, {"event": "lost"} if it is gone; None when the time is over."""
+        while b"\n" not in self._buffer:
+            if not _wait_readable(self._channel.fileno(), end):
+                return None
+            try:
+                data = self._channel.recv(1 << 16)
+            except ConnectionError:
+                data = b""
+            if not data:
+                return {"event": "lost"}
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return dict(json.loads(line))
+
+
+def _wait_readable(fd: int, end: float | None) -> bool:
+    """True once the descriptor is readable, False when the time `end` (monotonic) is over. poll: no limit on numbers."""
+    if fd < 0:
+        return False
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while True:
+        left = 3600.0 if end is None else min(max(0.0, end - time.monotonic()), 3600.0)
+        if poll.poll(left * 1000):
+            return True
+        if end is not None and time.monotonic() >= end:
+            return False
+
+
+def _find_program(name: str, env: Mapping[str, str], cwd: str) -> str:
+    """The file to run, searched for as the command's own shell would."""
+    if "\0" in name or "\0" in cwd:
+        raise OSError(errno.EINVAL, "NUL in a program's or folder's name")
+    if "/" in name:
+        return str(Path(cwd).absolute() / name)
+    for folder in env.get("PATH", os.defpath).split(os.pathsep):
+        candidate = Path(cwd).absolute() / folder / name
+        if name and candidate.is_file() and os.access(candidate, os.X_OK):
+            return str(candidate)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
+def _held(stdout: int, stderr: int, limits: ProcessLimits) -> list[int]:
+    """The outputs (1, 2) that the keeper writes: those to regular files. A pipe could block it."""
+    regular = [index for index, fd in ((1, stdout), (2, stderr)) if stat.S_ISREG(os.fstat(fd).st_mode)]
+    if limits.output_bytes is not None and len(regular) < 2:
+        raise OSError(errno.EINVAL, "a limit of output needs regular files for stdout and stderr")
+    return regular[:1] if stdout == stderr else regular
+
+
+def _as_os_error(message: Mapping[str, Any]) -> OSError:
+    number, filename = message["errno"], message["filename"]
+    if number == errno.EINVAL and not filename:
+        return OSError(number, message["text"])
+    return OSError(number, os.strerror(number), filename) if filename else OSError(number, os.strerror(number))
