@@ -1,0 +1,73 @@
+"""What an installed pytest-codeprobe costs a plain pytest run: the same run with and without it, turn by turn.
+
+    python benchmarks/startup.py [--rounds N]
+
+The project it runs holds no task. Medians, since a busy machine makes outliers; on tmpfs, since the disk is not what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TMPFS = Path("/dev/shm")
+CASES = {
+    "--version": ["--version"],
+    "collect 1 file": ["--collect-only", "-q"],
+    "run 20 tests": ["-q"],
+}
+VARIANTS = {"without": ["-p", "no:codeprobe"], "with": []}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print the table; 1 when a run failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="runs of each kind (default: 15)")
+    rounds = parser.parse_args(argv).rounds
+    with tempfile.TemporaryDirectory(prefix="codeprobe-bench-", dir=TMPFS if TMPFS.is_dir() else None) as scratch:
+        project = Path(scratch)
+        (project / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+        tests = "\n".join(f"def test_{number}():\n    assert {number} >= 0\n" for number in range(20))
+        (project / "test_plain.py").write_text(tests, encoding="utf-8")
+        print(f"plain pytest, median of {rounds} interleaved runs, milliseconds\n")
+        print(f"{'':<16}{'without':>10}{'with':>10}{'ratio':>10}{'added':>10}")
+        for name, arguments in CASES.items():
+            without, loaded = measure(project, arguments, rounds)
+            print(f"{name:<16}{without:>10.1f}{loaded:>10.1f}{loaded / without:>10.3f}{loaded - without:>10.1f}")
+    return 0
+
+
+def measure(project: Path, arguments: list[str], rounds: int) -> tuple[float, float]:
+    """Median milliseconds without and with the plugin. The first round only warms caches."""
+    taken: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    for number in range(rounds + 1):
+        for variant, flags in VARIANTS.items():
+            elapsed = once(project, [*flags, *arguments])
+            if number:
+                taken[variant].append(elapsed)
+    return statistics.median(taken["without"]), statistics.median(taken["with"])
+
+
+def once(project: Path, arguments: list[str]) -> float:
+    """Milliseconds of one pytest process. Raises CalledProcessError when it fails."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CODEPROBE_", "COV_"))}
+    started = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", *arguments],
+        cwd=project,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    return (time.perf_counter() - started) * 1000
+
+
+if __name__ == "__main__":
+    sys.exit(main())
