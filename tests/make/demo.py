@@ -1,4 +1,4 @@
-"""`make demo`: the sample tasks with `oracle` and with `nop`, then one with the real Claude Code CLI against a model server on this machine."""
+"""`make demo`: the sample tasks with `oracle` and with `nop`, then one with the real Claude Code CLI and a local model server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make lock`: write requirements/constraints.txt and package-lock.json (the newest versions that go together) and requirements/lowest.txt."""
+"""`make lock`: write requirements/constraints.txt and package-lock.json (newest versions that fit) and requirements/lowest.txt."""
 
 from __future__ import annotations
 
