@@ -37,7 +37,7 @@ class AnthropicMessages(Protocol):
             return "generate"
         return "count" if path.endswith("/v1/messages/count_tokens") else None
 
-    def read(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Conversation:  # noqa: ARG002 - Gemini reads the model there
+    def read(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Conversation:
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages or not isinstance(body.get("model"), str):
             raise ValueError("model and a non-empty list of messages are required")

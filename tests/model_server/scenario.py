@@ -80,6 +80,7 @@ class Fault:
     status       HTTP `status` with the provider's error body; `retry_after` seconds in the header of that name, absent when None
     error_event  status 200, then an error event (overloaded) as the stream's only event
     cut          the stream breaks off after `after_events` events, the connection is closed
+                 (`event_delay` before that lets the client see them first)
     malformed    the stream's first event, then one whose data is no JSON
     empty        status 200 and a stream without events
     slow         the right reply, but `delay` seconds before the first byte and `event_delay` between events

@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
             events, whole = _with_fault(protocol, answer, fault)
             self._stream(record, events, turn.event_delay + (fault.event_delay if fault else 0.0), answer, fault, whole)
         elif fault is not None and fault.kind != "slow":
-            self._break_off(b"{", record, fault)
+            self._spoil(protocol, record, fault)
         else:
             self._json(200, protocol.whole(answer))
             stats.replied(record, f"turn {conversation.replies}", answer.usage)
@@ -239,6 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._chunk(event.data)
                 told = told + event.told
             if fault is not None and fault.kind == "cut":
+                self.owner.closing.wait(pause)
                 self._hang_up()
             else:
                 self._chunk(b"")
@@ -264,15 +265,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.owner.stats.failed(record, "mistake")
         self._json(400, protocol.error(400, str(mistake)))
 
-    def _break_off(self, start: bytes, record: RequestRecord, fault: Fault) -> None:
-        """A whole reply that ends too early: more is announced than sent."""
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(start) + 1000))
-        self.end_headers()
-        self.wfile.write(start)
+    def _spoil(self, protocol: Protocol, record: RequestRecord, fault: Fault) -> None:
+        """A stream's fault for a request that doesn't stream: the nearest thing that the provider could do."""
         self.owner.stats.failed(record, fault.name)
-        self._hang_up()
+        if fault.kind == "error_event":
+            self._json(529, protocol.error(529, "scripted: overloaded"))
+        elif fault.kind == "cut":
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", "1000")
+            self.end_headers()
+            self.wfile.write(b"{")
+            self._hang_up()
+        else:
+            self._send(200, b'{"type": ' if fault.kind == "malformed" else b"", {"content-type": "application/json"})
 
     # -- bytes
 

@@ -40,7 +40,7 @@ class Tally:
     main: int = 0
     side: int = 0
     tokens: Usage = NOTHING
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, int] = field(default_factory=dict)
 
 
 class Stats:
@@ -145,7 +145,7 @@ class Stats:
             record.reply, record.usage = f"fault:{fault}", claimed
             self._cut = self._cut + claimed
             for tally in self._tallies(record):
-                tally.faults[fault] += 1
+                tally.faults[fault] = tally.faults.get(fault, 0) + 1
 
     def problem(self, text: str) -> None:
         """Note a mistake."""
