@@ -1,0 +1,9 @@
+"""What can go wrong."""
+
+
+class OverCapacity(ValueError):
+    """More pieces than a ledger may hold."""
+
+
+class OutOfStock(ValueError):
+    """More pieces asked for than there are."""

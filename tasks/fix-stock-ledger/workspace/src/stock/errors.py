@@ -1,0 +1,5 @@
+"""What can go wrong."""
+
+
+class OverCapacity(ValueError):
+    """More pieces than a ledger may hold."""

@@ -1,0 +1,5 @@
+"""Files for the web."""
+
+from files.resolve import NotFound, resolve
+
+__all__ = ["NotFound", "resolve"]

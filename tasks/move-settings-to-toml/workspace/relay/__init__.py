@@ -1,0 +1,1 @@
+"""Decides which mail server gets a message."""

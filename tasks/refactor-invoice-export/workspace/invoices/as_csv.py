@@ -1,0 +1,31 @@
+"""An invoice as CSV."""
+
+import csv
+import io
+from decimal import ROUND_HALF_UP, Decimal
+
+from invoices.model import Invoice
+
+VAT_RATES = {"standard": 19, "reduced": 7, "none": 0}
+
+
+def render(invoice: Invoice) -> str:
+    line_totals = []
+    for line in invoice.lines:
+        line_totals.append((line.count * line.price).quantize(Decimal("0.01"), ROUND_HALF_UP))
+    net = sum(line_totals, Decimal("0.00"))
+    net_by_rate: dict[str, Decimal] = {}
+    for line, total in zip(invoice.lines, line_totals, strict=True):
+        net_by_rate[line.vat] = net_by_rate.get(line.vat, Decimal(0)) + total
+    vat = Decimal("0.00")
+    for rate, amount in net_by_rate.items():
+        vat += (amount * VAT_RATES[rate] / 100).quantize(Decimal("0.01"), ROUND_HALF_UP)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["name", "count", "total"])
+    for line, total in zip(invoice.lines, line_totals, strict=True):
+        writer.writerow([line.name, line.count, total])
+    writer.writerow(["net", "", net])
+    writer.writerow(["VAT", "", vat])
+    writer.writerow(["total", "", net + vat])
+    return out.getvalue()

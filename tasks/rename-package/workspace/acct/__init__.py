@@ -1,0 +1,5 @@
+"""Adds up bank statements."""
+
+from acct.statement import sums
+
+__all__ = ["sums"]
