@@ -87,8 +87,11 @@ def project_python() -> Iterator[Path]:
 @contextmanager
 def built_wheel(environment: Environment) -> Iterator[Path]:
     """The wheel of this checkout, as it is now."""
-    with tempfile.TemporaryDirectory(prefix="codeprobe-wheel-") as scratch, use(environment, None) as python:
-        yield build_wheel(python, Path(scratch))
+    with tempfile.TemporaryDirectory(prefix="codeprobe-wheel-") as scratch:
+        # Let go of the environment before the wheel is used: installing it there needs the environment for itself.
+        with use(environment, None) as python:
+            wheel = build_wheel(python, Path(scratch))
+        yield wheel
 
 
 def running_interpreter() -> Interpreter:
@@ -174,7 +177,7 @@ def lint() -> int:
             "ruff check": [str(python), "-m", "ruff", "check"],
             "ruff format": [str(python), "-m", "ruff", "format", "--check"],
             "mypy": [str(python), "-m", "mypy"],
-            "import-linter": [str(python.with_name("lint-imports"))],
+            "import-linter": [str(python), "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"],
         }
         for name, argv in commands.items():
             say(f"== {name}")
