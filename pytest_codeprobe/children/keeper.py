@@ -31,6 +31,8 @@ if sys.platform != "linux":
 NEVER = float("inf")
 LOOK, LEAVE = signal.SIGUSR1, signal.SIGUSR2  # from the spawner: look into the stop folder; the owner is gone
 IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
+NOT_FOR_US = ("FSIZE", "CPU", "AS", "DATA")  # rlimits: the keeper writes the logs, and must live as long as it takes
+OUR_DESCRIPTORS = 64  # with fewer we could not look into /proc, nor start anything
 PIPE_BYTES = 1 << 18
 GATHER = 0.020  # seconds a busy stream may fill its pipe before it is moved on
 REQUEST_TIMEOUT = 60.0
@@ -84,6 +86,14 @@ def drain(pipe: int) -> bytes:
         return os.read(pipe, 1 << 16)
     except BlockingIOError:
         return b""
+
+
+def rlimit(name: str) -> int:
+    """The number of a resource limit. ValueError if this system has none of that name."""
+    number = getattr(resource, f"RLIMIT_{name}", None)
+    if number is None:
+        raise ValueError(f"there is no resource limit {name}")
+    return int(number)
 
 
 class Output:
@@ -216,12 +226,16 @@ class Keeper:
             targets[index] = self.output.pipe_into(self.stdio[index])
         if request["merged"]:
             targets[2] = targets[1]
-        wanted = {getattr(resource, f"RLIMIT_{name}"): (soft, hard) for name, (soft, hard) in request["rlimits"].items()}
-        before = {kind: resource.getrlimit(kind) for kind in wanted}
+        limits = [(rlimit(name), name, soft, hard) for name, (soft, hard) in request["rlimits"].items()]
+        late = [limit for limit in limits if limit[1] in NOT_FOR_US or (limit[1] == "NOFILE" and 0 <= limit[2] < OUR_DESCRIPTORS)]
+        before = {kind: resource.getrlimit(kind) for kind, name, _, _ in late if name != "NOFILE"}
         os.chdir(request["cwd"])
         try:
-            for kind, (soft, _) in wanted.items():
-                resource.setrlimit(kind, (soft, before[kind][1]))
+            for kind, _, soft, hard in limits:
+                if kind in before:
+                    resource.setrlimit(kind, (soft, before[kind][1]))
+                elif (kind, _, soft, hard) not in late:
+                    resource.setrlimit(kind, (soft, hard))
             # A vfork: no second copy of this process. All other descriptors here are close-on-exec.
             self.main = os.posix_spawn(
                 request["program"],
@@ -233,15 +247,15 @@ class Keeper:
                 setsigdef=IGNORED_HERE,
             )
         finally:
-            # The limits must not bind the keeper, which writes the logs and needs descriptors. A hard limit can't be taken
-            # back, so the command gets it from outside, before its first own instruction is likely to have run.
-            for kind, limits in before.items():
-                resource.setrlimit(kind, limits)
+            # What must not bind the keeper was set soft only, since a hard limit can't be taken back. The command gets the
+            # hard one from outside, below.
+            for kind, pair in before.items():
+                resource.setrlimit(kind, pair)
             os.chdir("/")  # or the workspace could not be unmounted
         self.deadline = time.monotonic() + (NEVER if request["timeout"] is None else request["timeout"])
-        for fd in {*targets, self.stdio[0]} - set(self.output.logs.values()):
+        for fd in {*targets, *self.stdio} - set(self.output.logs.values()):
             os.close(fd)
-        for kind, (soft, hard) in wanted.items():
+        for kind, _, soft, hard in late:
             try:
                 resource.prlimit(self.main, kind, (soft, hard))
             except ProcessLookupError:

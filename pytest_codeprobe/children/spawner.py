@@ -102,7 +102,7 @@ class Spawner:
     def __init__(self, config: dict[str, Any]) -> None:
         self.owner = socket.socket(fileno=config["fd"])
         self.owner.set_inheritable(False)
-        self.uid, self.gid = os.geteuid(), os.getegid()
+        self.pid, self.uid, self.gid = os.getpid(), os.geteuid(), os.getegid()
         # A forked copy of the owner may hold our sockets: their end alone proves nothing.
         self.watch = [os.pidfd_open(pid) for pid in config["watch"]]
         self.namespaces = find_namespaces(self.uid, self.gid) if config["namespaces"] else 0
@@ -188,7 +188,7 @@ class Spawner:
         self.keepers[pid] = stop_dir
 
     def become_keeper(self, fds: list[int]) -> NoReturn:
-        spawner, outer_pid = os.getppid(), int(os.readlink("/proc/self"))  # /proc still shows the pids that the owner sees
+        outer_pid = int(os.readlink("/proc/self"))  # /proc still shows the pids that the owner sees
         libc.prctl(PR_SET_NAME, b"codeprobe-keep")
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
         settle_in(self.namespaces, self.uid, self.gid)
@@ -197,7 +197,7 @@ class Spawner:
         os.close(self.wake)
         for _, reply in self.inquiries:
             reply.close()
-        Keeper(socket.socket(fileno=fds[0]), fds[1:], self.watch, bool(self.namespaces)).run(keeper=outer_pid, spawner=spawner)
+        Keeper(socket.socket(fileno=fds[0]), fds[1:], self.watch, bool(self.namespaces)).run(keeper=outer_pid, spawner=self.pid)
 
     def lose_owner(self) -> None:
         self.alone_since = time.monotonic()
@@ -238,7 +238,7 @@ class Spawner:
                 self.sweeping = self.sweeping or status != 0
 
     def sweep(self) -> None:
-        orphans = set(children_of(os.getpid())) - self.keepers.keys()
+        orphans = set(children_of(self.pid)) - self.keepers.keys()
         signal_tree(orphans, (signal.SIGKILL,))
         self.sweeping = bool(orphans)
 

@@ -121,6 +121,7 @@ class Spawner:
                 return
             if self._socket is not None:
                 self._socket.close()
+            self._process.send_signal(signal.SIGCONT)  # a session may have stopped it
             try:
                 self._process.wait(_CLOSE_TIMEOUT)
             except subprocess.TimeoutExpired:
