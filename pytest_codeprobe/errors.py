@@ -65,6 +65,10 @@ class Stopped(Exception):
         self.reason = reason
 
 
+class Skipped(Exception):
+    """Nothing is wrong, but this trial says nothing with this agent; the argument is the reason of the record."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the nearest known name, or an empty string."""
     near = difflib.get_close_matches(name.lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)

@@ -1,7 +1,7 @@
 """Safe text: redaction of secrets, JSON that every reader takes, terminal output without an agent's escape codes.
 
-Standard library only. Run by path (`python -I -S text.py SOURCE TARGET`, secrets as JSON on stdin) it redacts one file in
-a process of its own, so that a large log holds up no other trial.
+Standard library only. Run by path (`python -I -S text.py SOURCE TARGET` or `text.py --tree FOLDER`, secrets as JSON on
+stdin) it redacts in a process of its own, so that a large log holds up no other trial.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import json
 import math
 import os
 import re
+import secrets
+import stat
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 REDACTED = "[REDACTED]"
+MARK = "[removed by pytest-codeprobe: the file held a secret]\n"
 MIN_SECRET = 8  #: characters; shorter values would hit ordinary text
 _CHUNK = 1 << 20
 #: names of environment variables whose values are secrets
@@ -38,11 +42,11 @@ def secret_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> froz
 class Redactor:
     """Replaces known secret values, raw and JSON-escaped, in text and files."""
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self.secrets = tuple(sorted({s for s in secrets if len(s) >= MIN_SECRET}, key=lambda s: (-len(s), s)))
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self.secrets = tuple(sorted({s for s in values if len(s) >= MIN_SECRET}, key=lambda s: (-len(s), s)))
         forms = dict.fromkeys(f for s in self.secrets for f in _forms(s))
         ordered = sorted(forms, key=len, reverse=True)
-        self._longest = max((len(f.encode("utf-8", "surrogatepass")) for f in ordered), default=0)
+        self.longest = max((len(f.encode("utf-8", "surrogatepass")) for f in ordered), default=0)
         self._text = re.compile("|".join(map(re.escape, ordered))) if ordered else None
         self._bytes = re.compile(b"|".join(re.escape(f.encode("utf-8", "surrogatepass")) for f in ordered)) if ordered else None
 
@@ -56,6 +60,10 @@ class Redactor:
     def data(self, value: bytes) -> bytes:
         """The same for bytes of unknown encoding."""
         return self._bytes.sub(REDACTED.encode(), value) if self._bytes else value
+
+    def found(self, value: bytes) -> bool:
+        """Whether there is a secret in it."""
+        return self._bytes is not None and self._bytes.search(value) is not None
 
     def json(self, value: Any) -> Any:
         """A JSON value with every string in it redacted, keys too."""
@@ -78,7 +86,7 @@ class Redactor:
                 target.write(block)
                 held = b""
                 continue
-            cut = max(0, len(block) - self._longest + 1)
+            cut = max(0, len(block) - self.longest + 1)
             for match in self._bytes.finditer(block):
                 if match.start() < cut < match.end():
                     cut = match.start()  # decided once more of the file is known
@@ -145,11 +153,48 @@ def one_line(value: str, limit: int = 200) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write to a temporary name beside it and rename: a reader sees the old file or the new one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def holds_secret(path: str, redactor: Redactor) -> bool:
+    """Whether a regular file holds a secret; read in chunks that overlap."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        held = b""
+        while chunk := file.read(_CHUNK):
+            if redactor.found(block := held + chunk):
+                return True
+            held = block[-redactor.longest :]
+    return False
+
+
+def scrub(folder: str, redactor: Redactor) -> int:
+    """Replace each regular file below `folder` that holds a secret by a mark; how many there were."""
+    count = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            if stat.S_ISREG(os.lstat(path).st_mode) and holds_secret(path, redactor):
+                os.unlink(path)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(MARK)
+                count += 1
+    return count
+
+
 def _main() -> None:
-    source, target = sys.argv[1:3]
     redactor = Redactor(json.loads(sys.stdin.buffer.read()))
-    with open(source, "rb") as reader, open(target, "wb") as writer:
-        os.fchmod(writer.fileno(), 0o600)
+    if sys.argv[1] == "--tree":
+        sys.stdout.write(str(scrub(sys.argv[2], redactor)))
+        return
+    with open(sys.argv[1], "rb") as reader, open(sys.argv[2], "wb") as writer:
         redactor.stream(reader, writer)
 
 

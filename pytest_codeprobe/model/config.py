@@ -17,6 +17,8 @@ Positive = Field(default=None, gt=0)
 class RunLimits(Model):
     """Bounds of one trial. Times in seconds, money in USD; None = no such limit."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     setup_timeout: Float = Field(default=600, gt=0)
     task_timeout: Float = Field(default=600, gt=0)
     turn_timeout: Float | None = Positive
@@ -34,6 +36,8 @@ class RunLimits(Model):
 
 class SandboxLimits(Model):
     """Resources of a session. Sizes in MiB; None = not held."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     memory_mb: Int | None = Positive
     cpus: Float | None = Positive
@@ -165,6 +169,8 @@ class AgentConfig(Model):
 
 class TaskCommand(Model):
     """A command of pre_run or post_run, run by `/bin/sh -c` in the workspace. `timeout` in seconds."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     command: Text
     timeout: Float = Field(default=30, gt=0)

@@ -56,6 +56,23 @@ class StopFlags(Protocol):
         """Whether a flag of that name stands."""
 
 
+#: flag -> the reason of a record that it keeps from starting; in this order the first that stands is named
+FORBID: Mapping[str, str] = {
+    "interrupt": "interrupted",
+    "maxfail": "maxfail",
+    "budget": "budget",
+    "time": "time",
+    "canary": "canary",
+    "trace": "trace",
+}
+
+
+def reason_of(flag: str) -> str:
+    """The reason in a record, from a flag's name or a keeper's `stopped:<flag>`."""
+    name = flag.removeprefix("stopped:").partition("@")[0]
+    return FORBID.get(name, name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
     """What the hooks brought: built-ins and the user's own, by name."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pytest_codeprobe.model.base import Model
+from pytest_codeprobe.text import json_line
 
 Status = Literal["passed", "failed", "error", "skipped", "not_run"]
 VERDICTS: frozenset[str] = frozenset({"passed", "failed"})
@@ -141,3 +142,8 @@ class TrialResult(Model):
     started_at: str
     ended_at: str
     duration_seconds: float
+
+
+def result_text(result: TrialResult) -> str:
+    """A record as one line of pure ASCII JSON and a newline, for a file or a report."""
+    return json_line(result.model_dump(mode="json")) + "\n"

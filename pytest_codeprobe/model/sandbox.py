@@ -134,6 +134,12 @@ class Sandbox(Protocol):
     def write_diff(self, target: Path, *, max_file_bytes: int = 10_000_000) -> None:
         """`diff.patch` of the changes: binary safe, without `.git` folders, files over the cap as a note."""
 
+    def restore(self, paths: Sequence[str]) -> None:
+        """Put these paths of the workspace back as the baseline had them, with a new mtime; what it did not have is removed.
+
+        Symlinks on the way are replaced by the baseline's folders, never followed.
+        """
+
     def keep(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
         """Copy the workspace to `target`, which does not exist yet; symlinks as links. `partial`: something was left out."""
 

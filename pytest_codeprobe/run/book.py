@@ -1,0 +1,277 @@
+"""The controller's book of a run: plan, open trials, final records, events. Every trial of the plan gets exactly one final record.
+
+Knows nothing of pytest: the plugin tells it what arrived, from whom. Usable from the main thread and the follower.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_codeprobe.model.clock import stamp
+from pytest_codeprobe.model.context import Clock
+from pytest_codeprobe.model.result import TrialResult, Usage
+from pytest_codeprobe.run.folder import RunFolder
+from pytest_codeprobe.run.plan import PlannedTrial
+from pytest_codeprobe.text import json_line
+
+#: fields of an event that says something about one trial; always present, null where unknown
+_TRIAL_FIELDS = ("node_id", "task_id", "variant_id", "row_id", "repeat", "attempt", "status", "score", "cost_usd", "worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Final:
+    """What the envelope and the summary need of a final record."""
+
+    node_id: str
+    task_id: str
+    variant_id: str | None
+    row_id: str | None
+    repeat: int
+    status: str
+    expected: bool
+    reason: str | None
+    code: str | None
+    remediation: str | None
+    message: str | None
+    score: float | None
+    cost_usd: float | None
+    usage: Usage
+    duration_seconds: float | None
+    attempts: int
+    limit_hit: dict[str, Any] | None
+    agent: str | None
+    agent_version: str | None
+    model: str | None
+    worker: str
+    folder: str | None
+    warnings: tuple[str, ...]
+    at: str
+    counted: bool = True  #: in rates and in the exit code
+
+
+class EventLog:
+    """events.ndjson and the stdout of the JSON-lines mode: numbered lines, each written at once."""
+
+    def __init__(self, path: Path, run_id: str, clock: Clock, out: Callable[[str], None]) -> None:
+        self._run_id, self._clock, self._out = run_id, clock, out
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._seq = 0
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Number an event and publish it."""
+        time = fields.pop("time", None) or stamp(self._clock.now())
+        line = json_line({"record_type": "event", "event": event, "seq": self._seq, "time": time, "run_id": self._run_id, **fields})
+        self._seq += 1
+        data = (line + "\n").encode()
+        while data:
+            data = data[os.write(self._fd, data) :]
+        self._out(line)
+
+    def close(self) -> None:
+        """No further event."""
+        os.close(self._fd)
+
+
+class RunBook:
+    """See the module."""
+
+    def __init__(self, folder: RunFolder, run_id: str, clock: Clock, out: Callable[[str], None]) -> None:
+        self.folder, self.run_id, self.clock = folder, run_id, clock
+        self.plan: dict[str, PlannedTrial] = {}
+        self.final: dict[str, Final] = {}
+        self.open: dict[str, str] = {}  #: node id -> worker, from the start of its protocol to its final record
+        self.started: dict[str, int] = {}  #: node id -> number of the attempt whose agent was about to start, says the spool
+        self._out = out
+        self._events: EventLog | None = None
+        self._offsets: dict[str, int] = {}
+        self._lock = threading.RLock()
+
+    # ---- the plan
+    def take_plan(self) -> bool:
+        """Read plan.json and say run_started, once; True if there is a plan."""
+        with self._lock:
+            if self.plan:
+                return True
+            plan = self.folder.read_plan()
+            if plan is None:
+                return False
+            self.plan = {t["node_id"]: PlannedTrial.model_validate(t) for t in plan["trials"]}
+            self._events = EventLog(self.folder.events_file, self.run_id, self.clock, self._out)
+            self._events.write("run_started", trials=len(self.plan), plugin_version=plan["plugin_version"])
+            return True
+
+    # ---- what workers say
+    def opened(self, node_id: str) -> None:
+        """pytest has begun with an item."""
+        with self._lock:
+            if node_id in self.plan and node_id not in self.final:
+                self.open.setdefault(node_id, "?")
+
+    def drain_all(self) -> None:
+        """Number what every worker has spooled."""
+        for path in sorted(self.folder.spool.glob("*.ndjson")):
+            self.drain(path.stem)
+
+    def drain(self, worker: str) -> None:
+        """Number what one worker has spooled; a cut last line waits for its rest."""
+        with self._lock:
+            for raw in self._new_lines(worker):
+                with contextlib.suppress(ValueError, KeyError):
+                    self._take(worker, json.loads(raw))
+
+    def _new_lines(self, worker: str) -> Iterator[bytes]:
+        try:
+            with open(self.folder.spool / f"{worker}.ndjson", "rb") as file:
+                file.seek(self._offsets.get(worker, 0))
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return
+        if newline:
+            self._offsets[worker] = self._offsets.get(worker, 0) + len(whole) + 1
+            yield from whole.split(b"\n")
+
+    def _take(self, worker: str, fields: dict[str, Any]) -> None:
+        event, node_id = fields.pop("event"), fields["node_id"]
+        if node_id in self.final:
+            return
+        if event == "trial_started":
+            self.started[node_id] = fields.get("attempt", 1)
+            self.open[node_id] = worker
+        if event == "trial_graded":  # internal: result.json is on disk, its report may never arrive
+            return
+        self._write_trial(event, fields)
+
+    def _write_trial(self, event: str, fields: dict[str, Any]) -> None:
+        assert self._events is not None
+        trial = self.plan[fields["node_id"]]
+        base: dict[str, Any] = dict.fromkeys(_TRIAL_FIELDS)
+        base.update(node_id=trial.node_id, task_id=trial.task_id, variant_id=trial.variant_id, row_id=trial.row_id, repeat=trial.repeat)
+        base["attempt"] = 1
+        self._events.write(event, **{**base, **fields})
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Publish an event of the run itself, or of a trial where `node_id` is given."""
+        with self._lock:
+            if self._events is None:
+                return
+            if "node_id" in fields:
+                self._write_trial(event, fields)
+            else:
+                self._events.write(event, **fields)
+
+    # ---- final records
+    def finish(self, result: TrialResult, *, expected: bool = False) -> None:
+        """The one place where a trial becomes final; the first record stands. Its worker's file first, so that trial_started has the lower seq."""
+        self.drain(result.worker)
+        with self._lock:
+            if result.node_id in self.final or result.node_id not in self.plan:
+                return
+            final = _final(result, expected, counted=True)
+            self.final[result.node_id] = final
+            self.open.pop(result.node_id, None)
+            self._write_trial(
+                "trial_finished",
+                {
+                    "node_id": final.node_id,
+                    "attempt": max(1, final.attempts),
+                    "status": final.status,
+                    "score": final.score,
+                    "cost_usd": final.cost_usd,
+                    "worker": final.worker,
+                    "expected": final.expected,
+                    "code": final.code,
+                    "reason": final.reason,
+                    "limit_hit": final.limit_hit,
+                    "duration_seconds": final.duration_seconds,
+                    "folder": final.folder,
+                },
+            )
+
+    def lost(self, node_id: str, worker: str, status: str, reason: str, *, code: str | None = None, remediation: str | None = None) -> TrialResult:
+        """The record of a trial whose process made none; on disk where it had started, and only there."""
+        trial = self.plan[node_id]
+        began = node_id in self.started
+        now = stamp(self.clock.now())
+        result = TrialResult(
+            run_id=self.run_id,
+            node_id=node_id,
+            task_id=trial.task_id,
+            variant_id=trial.variant_id,
+            row_id=trial.row_id,
+            repeat=trial.repeat,
+            status=status,  # type: ignore[arg-type]  # pydantic checks it
+            code=code,
+            reason=reason,
+            remediation=remediation,
+            phase="session" if began and code else None,
+            worker=worker,
+            folder=trial.folder if began else None,
+            started_at=now,
+            ended_at=now,
+            duration_seconds=0.0,
+        )
+        if began:
+            self.folder.write_result(trial.folder, result)
+        return result
+
+    def recovered(self, node_id: str) -> TrialResult | None:
+        """What the trial's own process had written before it was gone."""
+        return self.folder.read_result(self.plan[node_id].folder) if node_id in self.plan else None
+
+    def close(self, reason: str) -> None:
+        """The run is over: each trial without a record gets the one it wrote itself, or error if it had started, else not_run."""
+        self.drain_all()
+        for node_id in list(self.plan):
+            if node_id in self.final:
+                continue
+            worker = self.open.get(node_id, "main")
+            result = self.recovered(node_id)
+            if result is None and node_id in self.started and reason not in ("interrupted", "maxfail"):
+                result = self.lost(node_id, worker, "error", f"the process of worker {worker} died in this trial", code="WORKER_DIED")
+            self.finish(result or self.lost(node_id, worker, "not_run", reason))
+        with self._lock:
+            if self._events is not None:
+                self._events.close()
+                self._events = None
+        for path in self.folder.spool.glob("*"):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.spool.rmdir()
+
+
+def _final(result: TrialResult, expected: bool, *, counted: bool) -> Final:
+    agent = result.agent
+    return Final(
+        node_id=result.node_id,
+        task_id=result.task_id,
+        variant_id=result.variant_id,
+        row_id=result.row_id,
+        repeat=result.repeat,
+        status=result.status,
+        expected=expected,
+        reason=result.reason,
+        code=result.code,
+        remediation=result.remediation,
+        message=result.reason,
+        score=result.score,
+        cost_usd=result.cost_usd,
+        usage=result.usage,
+        duration_seconds=result.duration_seconds,
+        attempts=len(result.attempts),
+        limit_hit=result.limit_hit.model_dump() if result.limit_hit else None,
+        agent=agent.name if agent else None,
+        agent_version=agent.version if agent else None,
+        model=agent.model if agent else None,
+        worker=result.worker,
+        folder=result.folder,
+        warnings=result.warnings,
+        at=result.ended_at,
+        counted=counted,
+    )

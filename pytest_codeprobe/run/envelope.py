@@ -1,0 +1,254 @@
+"""The envelope: the last word of a run, for a program that decides by it. Schema: schemas/envelope.json."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_codeprobe.errors import CodeprobeError, error_codes
+from pytest_codeprobe.model.result import VERDICTS
+from pytest_codeprobe.run.book import Final
+
+
+@dataclass(slots=True)
+class ErrorEntry:
+    """One line of errors[]: the same code and message counts once."""
+
+    code: str
+    message: str
+    remediation: str
+    command: tuple[str, ...] | None = None
+    count: int = 1
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """As the envelope shows it."""
+        row = error_codes()[self.code]
+        return {
+            "code": self.code,
+            "kind": row.kind,
+            "retryable": row.retryable,
+            "terminal": row.terminal,
+            "message": self.message,
+            "remediation": self.remediation,
+            "command": list(self.command) if self.command else None,
+            "count": self.count,
+            "detail": self.detail,
+        }
+
+
+def entry(error: CodeprobeError) -> ErrorEntry:
+    """An exception as a line of errors[]."""
+    return ErrorEntry(error.code, error.message, error.remediation, error.command, detail=dict(error.detail))
+
+
+def trial_errors(finals: Iterable[Final]) -> list[ErrorEntry]:
+    """One line for each code, over the trials that ended with it."""
+    found: dict[str, ErrorEntry] = {}
+    for final in finals:
+        if final.status != "error" or final.code is None:
+            continue
+        line = found.get(final.code)
+        if line is None:
+            remedy = final.remediation or error_codes()[final.code].remediation
+            line = found[final.code] = ErrorEntry(final.code, f"{final.node_id}: {final.reason}", remedy, count=0, detail={"trials": []})
+        line.count += 1
+        if len(line.detail["trials"]) < 20:
+            line.detail["trials"].append(final.node_id)
+    return list(found.values())
+
+
+def ordered(errors: Sequence[ErrorEntry]) -> list[ErrorEntry]:
+    """Terminal first, then by the exit code's rank, then by time."""
+    rank = {code: n for n, code in enumerate((3, 2, 4, 1, 6, 5, 0))}
+    table = error_codes()
+    return sorted(errors, key=lambda e: (not table[e.code].terminal, rank[table[e.code].exit_code]))
+
+
+def counts(finals: Iterable[Final]) -> dict[str, int]:
+    """Trials by what became of them. passed + failed + … = total, in any case."""
+    tally = Counter("xfailed" if f.expected and f.status == "failed" else f.status for f in finals)
+    names = ("passed", "failed", "error", "skipped", "not_run", "missed", "xfailed")
+    return {"tasks_total": sum(tally.values()), **{f"tasks_{name}": tally[name] for name in names}}
+
+
+def pass_rate(finals: Iterable[Final]) -> float | None:
+    """Verdicts pass / all verdicts; None without one."""
+    verdicts = [f.status == "passed" for f in finals if f.status in VERDICTS]
+    return sum(verdicts) / len(verdicts) if verdicts else None
+
+
+def money(finals: Sequence[Final]) -> tuple[float | None, bool]:
+    """The sum of known costs (None if nothing is known), and whether every trial that began has a known cost."""
+    began = [f for f in finals if f.attempts]
+    known = [f.cost_usd for f in began if f.cost_usd is not None]
+    return (round(sum(known), 6) if known else None), len(known) == len(began)
+
+
+def tokens(finals: Iterable[Final]) -> dict[str, int | None]:
+    """Sums of known tokens by kind; None for a kind that no trial knows."""
+    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    out: dict[str, int | None] = {}
+    began = [f for f in finals if f.attempts]
+    for name in names:
+        known = [n for f in began if (n := getattr(f.usage, name)) is not None]
+        out[name] = sum(known) if known else None
+    return out
+
+
+def _one(values: Iterable[str | None]) -> str | None:
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+def agents(finals: Iterable[Final]) -> list[dict[str, Any]]:
+    """Agents that were used, with the versions and models they reported."""
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for final in finals:
+        if final.agent:
+            versions, models = found.setdefault(final.agent, (set(), set()))
+            versions.update(v for v in (final.agent_version,) if v)
+            models.update(m for m in (final.model,) if m)
+    return [{"name": n, "version": _one(v), "models": sorted(m)} for n, (v, m) in sorted(found.items())]
+
+
+def result_line(final: Final) -> dict[str, Any]:
+    """A trial in data.results."""
+    return {
+        "task_id": final.task_id,
+        "variant_id": final.variant_id,
+        "row_id": final.row_id,
+        "repeat": final.repeat,
+        "node_id": final.node_id,
+        "status": final.status,
+        "expected": final.expected,
+        "reason": final.reason,
+        "code": final.code,
+        "score": final.score,
+        "cost_usd": final.cost_usd,
+        "duration_seconds": final.duration_seconds,
+        "attempts": final.attempts,
+        "limit_hit": final.limit_hit,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the envelope says of the run as a whole."""
+
+    run_id: str
+    run_dir: str | None
+    exit_code: int
+    started_at: str
+    ended_at: str
+    duration_seconds: float
+    experiment: str | None
+    ordinary: Mapping[str, int]
+    warnings: Sequence[str]
+    next_steps: Sequence[Mapping[str, Any]]
+
+
+def envelope(finals: Sequence[Final], errors: Sequence[ErrorEntry], facts: RunFacts) -> dict[str, Any]:
+    """The envelope of a run."""
+    cost, complete = money(finals)
+    used = agents(finals)
+    variants = sorted({f.variant_id or "default" for f in finals})
+    data = {
+        "run_id": facts.run_id,
+        "run_dir": facts.run_dir,
+        "agent": _one(f.agent for f in finals if f.attempts),
+        "model": _one(f.model for f in finals if f.attempts),
+        "agents": used,
+        "experiment": facts.experiment,
+        **counts(finals),
+        "pass_rate": pass_rate(finals),
+        "cost_usd": cost,
+        "cost_complete": complete,
+        "tokens": tokens(finals),
+        "duration_seconds": facts.duration_seconds,
+        "started_at": facts.started_at,
+        "ended_at": facts.ended_at,
+        "results": [result_line(f) for f in finals],
+        "variants": [_variant(v, [f for f in finals if (f.variant_id or "default") == v]) for v in variants],
+        "suites": [],
+        "canary": None,
+        "gates": [],
+        "ordinary_tests": dict(facts.ordinary),
+    }
+    return {
+        "record_type": "envelope",
+        "schema_version": "1",
+        "command": "run",
+        "status": "error" if errors else "ok",
+        "exit_code": facts.exit_code,
+        "data": data,
+        "errors": [e.as_json() for e in ordered(errors)],
+        "warnings": list(facts.warnings),
+        "next_steps": [dict(s) for s in facts.next_steps],
+    }
+
+
+def _variant(name: str, finals: Sequence[Final]) -> dict[str, Any]:
+    scores = [f.score for f in finals if f.score is not None]
+    return {
+        "variant_id": name,
+        "agent": _one(f.agent for f in finals if f.attempts),
+        "model": _one(f.model for f in finals if f.attempts),
+        **counts(finals),
+        "pass_rate": pass_rate(finals),
+        "pass_rate_interval": wilson(finals),
+        "score_mean": sum(scores) / len(scores) if scores else None,
+        "cost_usd": money(finals)[0],
+        "tokens": tokens(finals),
+        "duration_seconds": round(sum(f.duration_seconds or 0.0 for f in finals), 3),
+    }
+
+
+def wilson(finals: Iterable[Final], z: float = 1.959964) -> list[float] | None:
+    """The 95 % score interval of the pass rate (E. B. Wilson, 1927); None without a verdict."""
+    verdicts = [f.status == "passed" for f in finals if f.status in VERDICTS]
+    if not verdicts:
+        return None
+    n, p = len(verdicts), sum(verdicts) / len(verdicts)
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * ((p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5)
+    return [round(max(0.0, middle - half), 6), round(min(1.0, middle + half), 6)]
+
+
+def refusal(error: CodeprobeError, exit_code: int, ended_at: str) -> dict[str, Any]:
+    """The envelope of a run that was refused before there was a session."""
+    none = counts([])
+    return {
+        "record_type": "envelope",
+        "schema_version": "1",
+        "command": "run",
+        "status": "error",
+        "exit_code": exit_code,
+        "data": {
+            "run_id": None,
+            "run_dir": None,
+            "agent": None,
+            "model": None,
+            "agents": [],
+            "experiment": None,
+            **none,
+            "pass_rate": None,
+            "cost_usd": None,
+            "cost_complete": True,
+            "tokens": tokens([]),
+            "duration_seconds": 0.0,
+            "started_at": ended_at,
+            "ended_at": ended_at,
+            "results": [],
+            "variants": [],
+            "suites": [],
+            "canary": None,
+            "gates": [],
+            "ordinary_tests": {},
+        },
+        "errors": [entry(error).as_json()],
+        "warnings": [],
+        "next_steps": [],
+    }

@@ -1,0 +1,106 @@
+"""The run directory: where everything of a run lies, and how its files come to be whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import string
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.result import TrialResult, result_text
+from pytest_codeprobe.text import write_whole
+
+_ALPHABET = string.ascii_lowercase + string.digits
+
+
+def new_run_id(now: datetime) -> str:
+    """UTC time to the millisecond and four random characters: sorts by time, is never reused."""
+    tail = "".join(secrets.choice(_ALPHABET) for _ in range(4))
+    return now.strftime("%Y%m%dT%H%M%S") + f"{now.microsecond // 1000:03d}Z-{tail}"
+
+
+class RunFolder:
+    """Paths of one run directory, and the writes that several processes may try at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.plan_file = path / "plan.json"
+        self.events_file = path / "events.ndjson"
+        self.envelope_file = path / "envelope.json"
+        self.spool = path / "spool"
+        self.stop = path / "stop"
+
+    def publish_plan(self, plan: Mapping[str, Any]) -> bool:
+        """Write plan.json unless another process has: the first wins, and it is always whole. True if this one won."""
+        self.spool.mkdir(parents=True, exist_ok=True)
+        part = self.path / f".plan.{os.getpid()}.{secrets.token_hex(4)}"
+        part.write_text(json.dumps(plan, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
+        try:
+            os.link(part, self.plan_file)
+        except FileExistsError:
+            return False
+        finally:
+            part.unlink()
+        return True
+
+    def read_plan(self) -> dict[str, Any] | None:
+        """plan.json; None as long as no process has published one."""
+        with contextlib.suppress(FileNotFoundError):
+            return dict(json.loads(self.plan_file.read_text(encoding="utf-8")))
+        return None
+
+    def trial(self, folder: str) -> Path:
+        """A trial's folder."""
+        return self.path / "trials" / folder
+
+    def write_result(self, folder: str, result: TrialResult) -> None:
+        """result.json of a trial, replacing an earlier one."""
+        target = self.trial(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        write_whole(target / "result.json", result_text(result))
+
+    def read_result(self, folder: str) -> TrialResult | None:
+        """result.json of a trial; None if no process wrote one."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return TrialResult.model_validate_json((self.trial(folder) / "result.json").read_bytes())
+        return None
+
+
+def prepare_place(path: Path, *, default_place: bool) -> None:
+    """Check that a run may be written to `path`, and keep the runs of a repository out of its history.
+
+    USAGE_ERROR if the folder holds something, or can't be made.
+    """
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise CodeprobeError(
+                "USAGE_ERROR",
+                f"--codeprobe-run-dir {path}: is not empty",
+                remediation="Name a folder that does not exist yet, or leave the flag out.",
+            )
+        if default_place:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            ignore = path.parent / ".gitignore"
+            if not ignore.exists():
+                write_whole(ignore, "*\n")
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CodeprobeError(
+            "USAGE_ERROR", f"run directory {path}: {error.strerror}", remediation="Choose another place with --codeprobe-run-dir."
+        ) from error
+
+
+def point_latest(path: Path) -> None:
+    """Make `latest` beside the run a relative link to it, swapped atomically."""
+    part = path.parent / f".latest.{os.getpid()}.{secrets.token_hex(4)}"
+    part.symlink_to(path.name)
+    try:
+        part.replace(path.parent / "latest")
+    except OSError:  # a folder of that name: the run is worth more than the link
+        part.unlink()

@@ -1,0 +1,63 @@
+"""The plan: the list of a run's trials, known before the first one starts, the same in every process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from pytest_codeprobe.model.base import Model
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.options import RunOptions
+
+
+class PlannedTrial(Model):
+    """One trial as plan.json lists it: who it is and what bounds it, nothing secret."""
+
+    node_id: str
+    task_id: str
+    variant_id: str | None
+    row_id: str | None
+    repeat: int
+    folder: str
+    task_file: str
+    agent: str | None
+    model: str | None
+    driver: str
+    limits: dict[str, Any]
+    expect: str = "pass"
+    tags: tuple[str, ...] = ()
+    marked: bool = False
+
+
+def planned(trial: Trial) -> PlannedTrial:
+    """The plan's line of a trial."""
+    return PlannedTrial(
+        node_id=trial.node_id,
+        task_id=trial.task_id,
+        variant_id=trial.variant_id,
+        row_id=trial.row_id,
+        repeat=trial.repeat,
+        folder=trial.folder,
+        task_file=trial.task_file,
+        agent=trial.agent.type,
+        model=trial.agent.model,
+        driver=trial.sandbox.driver,
+        limits=trial.limits.model_dump(exclude_none=True),
+        expect=trial.expect,
+        tags=trial.tags,
+        marked=trial.marked,
+    )
+
+
+def make_plan(run_id: str, version: str, rootdir: str, options: RunOptions, trials: Iterable[Trial]) -> dict[str, Any]:
+    """plan.json. It must not differ between the processes of a run: no times, no worker in it."""
+    shown = {k: v for k, v in dataclasses.asdict(options).items() if k not in ("secrets",)}
+    return {
+        "schema_version": "1",
+        "run_id": run_id,
+        "plugin_version": version,
+        "rootdir": rootdir,
+        "options": shown,
+        "trials": [planned(t).model_dump(mode="json") for t in trials],
+    }

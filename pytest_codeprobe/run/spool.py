@@ -1,0 +1,33 @@
+"""What a process says of its trials: lines appended to a file of its own, which the controller follows."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from pytest_codeprobe.model.clock import stamp
+from pytest_codeprobe.model.context import Clock
+from pytest_codeprobe.text import json_line
+
+_log = logging.getLogger(__name__)
+
+
+class Spool:
+    """An EventSink that appends to `spool/<worker>.ndjson`: one write per line, so kill -9 cuts at most the last one."""
+
+    def __init__(self, folder: Path, worker: str, clock: Clock) -> None:
+        self._path, self._worker, self._clock = folder / f"{worker}.ndjson", worker, clock
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Append one event. A full disk is logged, not raised: the trial's own record tells the rest."""
+        line = json_line({"event": event, "time": stamp(self._clock.now()), "worker": self._worker, **fields}) + "\n"
+        try:
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, line.encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            _log.warning("%s: %s", self._path, error)

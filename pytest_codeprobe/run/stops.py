@@ -1,0 +1,44 @@
+"""Stop flags: empty files in the run dir that tell every process at once, without a channel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from pytest_codeprobe.model.context import FORBID
+
+
+class StopFolder:
+    """The folder `stop/` of a run. Safe to use in a signal handler: system calls only."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def folder(self) -> Path:
+        """Where the flags lie; it may not exist yet."""
+        return self._folder
+
+    def raise_flag(self, reason: str, agent: str = "") -> None:
+        """Tell every process. Without a run dir there is no trial that could listen."""
+        name = f"{reason}@{agent}" if agent else reason
+        with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._folder)
+            os.close(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def is_raised(self, reason: str) -> bool:
+        """Whether a flag of that name stands."""
+        return os.path.exists(self._folder / reason)
+
+    def forbids_start(self, agent: str) -> str | None:
+        """Why no trial of this agent may start any more; None = go on."""
+        try:
+            standing = set(os.listdir(self._folder))
+        except OSError:
+            return None
+        for flag, reason in FORBID.items():
+            if flag in standing:
+                return reason
+        return "auth" if f"auth@{agent}" in standing else None

@@ -1,0 +1,121 @@
+"""Environments of sessions, task commands and graders: an allowlist of the harness's own plus what the task declares."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.sandbox import Sandbox
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.text import MIN_SECRET, is_secret_name
+
+_ALLOWED = frozenset(
+    ["PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "SHELL", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"]
+)
+#: what a session leaves in the user's own folders otherwise
+_XDG = {"XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache", "XDG_DATA_HOME": ".local/share", "XDG_STATE_HOME": ".local/state"}
+#: nothing that we start inherits these
+_OURS = ("PYTEST_", "CODEPROBE_", "_CODEPROBE_", "COV_")
+
+
+def allowlisted(environ: Mapping[str, str]) -> dict[str, str]:
+    """The part of the harness's environment that every process gets."""
+    return {k: v for k, v in environ.items() if k in _ALLOWED or k.startswith("LC_")}
+
+
+def passed_through(trial: Trial, context: Context, role: str) -> dict[str, str]:
+    """Variables of the host that the task names for this role (`NAME`, `agent:NAME`, `grader:NAME`)."""
+    found: dict[str, str] = {}
+    for entry in trial.sandbox.env_passthrough:
+        whom, colon, name = entry.rpartition(":")
+        if (not colon or whom == role) and name in context.environ and not name.startswith(_OURS):
+            found[name] = context.environ[name]
+    return found
+
+
+def session_environment(trial: Trial, context: Context, sandbox: Sandbox, extra: Mapping[str, str]) -> dict[str, str]:
+    """What the agent's process sees: HOME, TMPDIR and every config dir inside the trial's folder."""
+    home = str(sandbox.home)
+    return {
+        "PATH": os.defpath,
+        "TERM": "dumb",
+        **allowlisted(context.environ),
+        "HOME": home,
+        "TMPDIR": str(sandbox.tmp),
+        "PWD": str(sandbox.workspace),
+        **{name: f"{home}/{below}" for name, below in _XDG.items()},
+        **passed_through(trial, context, "agent"),
+        **trial.sandbox.env,
+        **trial.agent.env,
+        **extra,
+    }
+
+
+def command_environment(trial: Trial, context: Context, sandbox: Sandbox, tools: Path, role: str) -> dict[str, str]:
+    """What pre_run, post_run, solutions and graders see. `tools` holds the `python` that they find first.
+
+    The directories that a session may have filled (`node_modules/.bin`) come last; PYTHON* and NODE_OPTIONS are not set.
+    """
+    base = allowlisted(context.environ)
+    path = f"{tools}/bin:{base.get('PATH', os.defpath)}:{sandbox.workspace}/node_modules/.bin"
+    environment = {
+        "TERM": "dumb",
+        **base,
+        "PATH": path,
+        "HOME": str(tools / "home"),
+        "TMPDIR": str(tools / "tmp"),
+        "PWD": str(sandbox.workspace),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_COUNT": "2",  # beats the workspace's own .git/config
+        "GIT_CONFIG_KEY_0": "core.hooksPath",
+        "GIT_CONFIG_VALUE_0": os.devnull,
+        "GIT_CONFIG_KEY_1": "core.fsmonitor",
+        "GIT_CONFIG_VALUE_1": "false",
+        "TASK_DIR": str(Path(trial.task_file).parent),
+        "WORKSPACE": str(sandbox.workspace),
+        **passed_through(trial, context, role),
+        **trial.sandbox.env,
+    }
+    if reference := reference_dir(trial):
+        environment["REFERENCE_DIR"] = reference
+    return environment
+
+
+def reference_dir(trial: Trial) -> str | None:
+    """The folder of the reference solution, for graders."""
+    if trial.reference is None:
+        return None
+    if trial.reference.directory:
+        return trial.reference.directory
+    return str(Path(trial.reference.file).parent) if trial.reference.file else None
+
+
+def make_tools(folder: Path) -> Path:
+    """A fresh folder with HOME, TMPDIR and a `python` without site-packages, made when nothing of the agent is alive.
+
+    A virtual environment of two links and a line of configuration: `sys.executable` stays inside it.
+    """
+    base = Path(sys.base_prefix)
+    program = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    try:
+        for part in ("bin", "home", "tmp", f"lib/{version}/site-packages"):
+            (folder / part).mkdir(parents=True)
+        home = program.parent if program.parent.name == "bin" else base / "bin"
+        (folder / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+        for name in ("python", "python3", version):
+            (folder / "bin" / name).symlink_to(program)
+    except OSError as error:
+        raise CodeprobeError("SANDBOX_FAILED", f"{folder}: {error.strerror}") from error
+    return folder
+
+
+def trial_secrets(trial: Trial, context: Context, more: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Secret values that this trial adds to the run's: of declared variables that look like keys, and of the adapter."""
+    declared = {**passed_through(trial, context, "agent"), **passed_through(trial, context, "grader"), **trial.sandbox.env, **trial.agent.env}
+    return more | frozenset(v for k, v in declared.items() if is_secret_name(k) and len(v) >= MIN_SECRET)

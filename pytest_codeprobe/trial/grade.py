@@ -1,0 +1,188 @@
+"""Grading: protected files back, criteria one after another, score and verdict."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_codeprobe.errors import CodeprobeError, Stopped
+from pytest_codeprobe.model.context import Context, reason_of
+from pytest_codeprobe.model.criterion import Criterion, NotApplicable, Score
+from pytest_codeprobe.model.result import CriterionResult
+from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessLimits, Sandbox
+from pytest_codeprobe.model.transcript import Transcript
+from pytest_codeprobe.model.trial import Trial
+
+_EPSILON = 1e-9  #: a mean of thirds must reach a threshold that is written as 0.9999…
+DEFAULT_TIMEOUT = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the criteria say together."""
+
+    passed: bool
+    score: float | None
+    criteria: tuple[CriterionResult, ...]
+    skipped: str | None = None  #: why nothing could be judged, where that is nobody's fault
+
+
+def grading_timeout(trial: Trial, criteria: Sequence[Criterion]) -> float:
+    """Seconds for all criteria: as set, else 300 or the sum of their own time-outs if that is more."""
+    if trial.limits.grading_timeout is not None:
+        return trial.limits.grading_timeout
+    return max(DEFAULT_TIMEOUT, sum(c.timeout or c.default_timeout for c in criteria))
+
+
+class TrialGrading:
+    """The Grading that criteria see (model/criterion.py)."""
+
+    def __init__(
+        self,
+        *,
+        trial: Trial,
+        context: Context,
+        sandbox: Sandbox,
+        scratch: Path,
+        environment: Mapping[str, str],
+        final_message: str | None,
+        transcript: Transcript | None,
+        changes: Sequence[Change],
+        timeout: float,
+    ) -> None:
+        self.trial, self.context, self.workspace, self.template = trial, context, sandbox.workspace, sandbox.template
+        self.final_message, self.transcript, self.changes, self.environment = final_message, transcript, changes, environment
+        self._sandbox, self._scratch, self._number = sandbox, scratch, 0
+        self._deadline = time.monotonic() + timeout
+        self._live: list[Process] = []
+
+    @property
+    def scratch(self) -> Path:
+        """The running criterion's own folder."""
+        return self._scratch / str(self._number)
+
+    def begin(self, number: int) -> None:
+        """A criterion is about to look: give it its folder."""
+        self._number = number
+        self.scratch.mkdir(parents=True)
+
+    def end(self) -> None:
+        """A criterion has looked: nothing that it started outlives it."""
+        while self._live:
+            self._live.pop().destroy()
+
+    def time_left(self, wanted: float | None = None) -> float:
+        """Seconds; a CodeprobeError where grading_timeout is used up."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise CodeprobeError("VERIFIER_FAILED", "grading_timeout is used up", remediation="Raise run_limits.grading_timeout.")
+        return left if wanted is None else min(left, wanted)
+
+    def run(self, command: Command, *, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
+        """See the protocol."""
+        result = self._sandbox.run(command, role="grader", timeout=self.time_left(timeout), output_bytes=output_bytes)
+        if result.exit.cause.startswith("stopped:"):
+            raise Stopped(reason_of(result.exit.cause))
+        return result
+
+    def start(self, command: Command, *, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
+        """See the protocol."""
+        process = self._sandbox.start(command, role="grader", stdout=stdout, stderr=stderr, limits=limits)
+        self._live.append(process)
+        return process
+
+
+def judge(criteria: Sequence[Criterion], grading: TrialGrading, *, has_session: bool, log: logging.Logger) -> Verdict:
+    """Evaluate all criteria in order; the first that can't be evaluated ends it as VERIFIER_FAILED."""
+    results = [_evaluate(n, criterion, grading, has_session, log) for n, criterion in enumerate(criteria, 1)]
+    return verdict(results, grading.trial.pass_score, unsessioned=not has_session)
+
+
+def verdict(results: Sequence[CriterionResult], pass_score: float | None, *, unsessioned: bool) -> Verdict:
+    """spec criteria.md, "Scores and verdicts": Σ weight·score / Σ weight over what was evaluated; every gate must hold.
+
+    VERIFIER_FAILED if nothing that decides was evaluated, unless the only reason is that the agent has no session.
+    """
+    looked = [r for r in results if r.score is not None]
+    if not any(r.gate for r in looked):
+        waiting = [r for r in results if r.score is None and r.gate]
+        if unsessioned and waiting:
+            return Verdict(passed=False, score=None, criteria=tuple(results), skipped="every criterion that decides needs a session, and this agent has none")
+        raise CodeprobeError("VERIFIER_FAILED", "no criterion that decides could be evaluated: all are disabled, not applicable or of weight 0")
+    weight = math.fsum(r.weight for r in looked)
+    score = math.fsum(r.weight * (r.score or 0.0) for r in looked) / weight if weight > 0 else None
+    held = all(r.verdict == "passed" for r in looked if r.gate)
+    reached = pass_score is None or (score is not None and score >= pass_score - _EPSILON)
+    return Verdict(passed=held and reached, score=score, criteria=tuple(results))
+
+
+def _evaluate(number: int, criterion: Criterion, grading: TrialGrading, has_session: bool, log: logging.Logger) -> CriterionResult:
+    if not criterion.enabled:
+        return _left_out(criterion, "disabled")
+    if criterion.needs_session and not has_session:
+        return _left_out(criterion, "needs a session, and this agent has none")
+    began = time.monotonic()
+    what = f"criterion {number} ({criterion.type})"
+    grading.begin(number)
+    try:
+        grading.time_left()
+        score = criterion.evaluate(grading)
+    except NotApplicable as why:
+        return _left_out(criterion, str(why) or "not applicable")
+    except Stopped:
+        raise
+    except CodeprobeError as error:
+        raise CodeprobeError(error.code, f"{what}: {error.message}", remediation=error.remediation, detail=error.detail) from error
+    except Exception as error:
+        log.exception("%s", what)
+        raise CodeprobeError("VERIFIER_FAILED", f"{what}: {type(error).__name__}: {error}") from error
+    finally:
+        grading.end()
+    return _result(criterion, score, what, time.monotonic() - began)
+
+
+def _result(criterion: Criterion, score: Score, what: str, duration: float) -> CriterionResult:
+    if not (math.isfinite(score.value) and -_EPSILON <= score.value <= 1 + _EPSILON):
+        raise CodeprobeError("VERIFIER_FAILED", f"{what}: a score of {score.value} is not in 0..1")
+    value = min(1.0, max(0.0, score.value))
+    return CriterionResult(
+        type=criterion.type,
+        description=criterion.description,
+        weight=criterion.weight,
+        gate=criterion.gates,
+        threshold=criterion.threshold,
+        score=value,
+        verdict="passed" if value >= criterion.threshold - _EPSILON else "failed",
+        explanation=score.explanation,
+        duration_seconds=round(duration, 4),
+        cost_usd=score.cost_usd,
+        evidence=dict(score.evidence),
+    )
+
+
+def _left_out(criterion: Criterion, why: str) -> CriterionResult:
+    return CriterionResult(
+        type=criterion.type,
+        description=criterion.description,
+        weight=criterion.weight,
+        gate=criterion.gates,
+        threshold=criterion.threshold,
+        score=None,
+        verdict="left out",
+        explanation=why,
+    )
+
+
+def make_scratch(root: Path) -> Path:
+    """A fresh folder for graders, made when nothing of the agent is alive: what it may have planted there is gone."""
+    if root.is_symlink() or root.is_file():
+        root.unlink()
+    elif root.exists():
+        shutil.rmtree(root)
+    root.mkdir(mode=0o700)
+    return root

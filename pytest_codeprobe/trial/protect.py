@@ -1,0 +1,45 @@
+"""Protected files: put back before grading, and what could shadow them taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePosixPath
+
+from pytest_codeprobe.model.sandbox import Change, Sandbox
+
+_EXTENSIONS = (".so", ".pyd")
+
+
+def put_back(sandbox: Sandbox, patterns: Sequence[str], changes: Sequence[Change]) -> Sequence[str]:
+    """Restore each changed path that a pattern names; the paths that were put back or removed.
+
+    An added file that a pattern names is removed, and so is one that Python would load instead of a protected module:
+    its cached bytecode, a package or an extension module of its name.
+    """
+    if not patterns:
+        return ()
+    protected = matcher(patterns)
+    restored = [c.path for c in changes if protected(c.path)]
+    shadows = [c.path for c in changes if c.kind != "deleted" and not protected(c.path) and any(map(protected, shadowed(c.path)))]
+    sandbox.restore([*restored, *shadows])
+    return [*restored, *shadows]
+
+
+def shadowed(path: str) -> Iterator[str]:
+    """The Python modules that would not be what they seem because of this file."""
+    pure = PurePosixPath(path)
+    for folder in pure.parents:
+        if folder.name == "__pycache__":
+            yield str(folder.parent / f"{pure.name.partition('.')[0]}.py")
+        elif folder.name:
+            yield str(folder.with_name(folder.name + ".py"))
+    if pure.suffix in _EXTENSIONS:
+        yield str(pure.with_name(f"{pure.name.partition('.')[0]}.py"))
+
+
+def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a relative POSIX path fits one of the git-style patterns."""
+    from pytest_codeprobe.tasks.discovery import compile_pattern
+
+    compiled = [compile_pattern(p) for p in patterns]
+    return lambda path: any(p.fullmatch(path) for p in compiled)

@@ -1,0 +1,496 @@
+"""One trial from a workspace to its record, stage by stage or in one go. Needs no pytest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
+from pytest_codeprobe.model.agent import Agent, SessionRequest
+from pytest_codeprobe.model.clock import stamp
+from pytest_codeprobe.model.context import Context, reason_of
+from pytest_codeprobe.model.criterion import Criterion
+from pytest_codeprobe.model.result import Attempt, LimitHit, Phase, TrialResult, Usage, no_usage
+from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Sandbox
+from pytest_codeprobe.model.transcript import Transcript
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.text import Redactor
+from pytest_codeprobe.trial.environment import command_environment, make_tools, trial_secrets
+from pytest_codeprobe.trial.grade import TrialGrading, Verdict, grading_timeout, judge, make_scratch
+from pytest_codeprobe.trial.handle import SandboxHandle
+from pytest_codeprobe.trial.preserve import TrialLog
+from pytest_codeprobe.trial.protect import put_back
+from pytest_codeprobe.trial.record import Facts, build_record, classify
+from pytest_codeprobe.trial.session import Session, SessionOutcome
+from pytest_codeprobe.trial.store import AttemptStore
+
+RETRY_WAIT = 5.0  #: seconds before attempt 2 where the provider names none
+MAX_RETRY_AFTER = 60.0
+MakeSandbox = Callable[[Trial, Context], Sandbox]
+T = TypeVar("T")
+
+
+class TrialRun:
+    """One trial's life. A stage runs once; asked again it answers, or raises, the same.
+
+    `number` is that of the first attempt (a rerun goes on counting), `earlier` the attempts before it. `deadline` bounds
+    prepare and session together, in seconds. `overridden`: the sandbox fixture is the user's own.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        context: Context,
+        make_sandbox: MakeSandbox,
+        *,
+        number: int = 1,
+        earlier: Sequence[Attempt] = (),
+        deadline: float | None = None,
+        overridden: bool = False,
+    ) -> None:
+        self.trial, self.context, self.overridden = trial, context, overridden
+        self.number, self.session_began = number, False
+        self.handle = SandboxHandle(self)
+        self.result: TrialResult | None = None
+        self.verdict: Verdict | None = None
+        self.outcome: SessionOutcome | None = None
+        self.transcript: Transcript | None = None
+        self.changes: Sequence[Change] = ()
+        self._make_sandbox, self._deadline = make_sandbox, deadline
+        self._sandbox: Sandbox | None = None
+        self._agent: Agent | None = None
+        self._log: TrialLog | None = None
+        self._first = number
+        self._attempts = list(earlier)
+        self._stages: dict[str, tuple[object, BaseException | None]] = {}
+        self._phase: Phase = "prepare"
+        self._timings: dict[str, float] = {}
+        self._began = context.clock.monotonic()
+        self._started_at = stamp(context.clock.now())
+        self._session_time = self._prepare_time = 0.0
+        self._waiting_pre_run = True
+        self._frozen = self._post_run_due = False
+        self._limit: LimitHit | None = None
+        self._store = AttemptStore(context, trial)
+        self._criteria: tuple[Criterion, ...] = ()
+
+    # ---- stages
+    def prepare(self) -> SandboxHandle:
+        """A sandbox with the workspace laid out and pre_run done."""
+
+        def work() -> SandboxHandle:
+            self._may_start()
+            self._criteria = tuple(self.context.registry.criteria[c["type"]].model_validate(c) for c in self.trial.criteria)
+            self._skip_if_pointless()
+            self._lay_out()
+            return self.handle
+
+        return self._once("prepare", work)
+
+    def session(self) -> SessionOutcome | None:
+        """The agent's work, with the one retry; None for an agent that starts nothing."""
+
+        def work() -> SessionOutcome | None:
+            self._may_start()
+            outcome = self._attempt()
+            if outcome is not None and self._retryable(outcome):
+                self._retry(outcome)
+                outcome = self._attempt()
+            if outcome is not None:
+                self._raise_for(outcome)
+            return outcome
+
+        return self._once("session", work)
+
+    def score(self) -> Verdict:
+        """What the criteria make of what is there."""
+
+        def work() -> Verdict:
+            self._freeze()
+            self._phase = "grade"
+            self.verdict = self._grade()
+            if self.verdict.skipped:
+                raise Skipped(self.verdict.skipped)
+            return self.verdict
+
+        return self._once("grade", work)
+
+    def whole(self) -> TrialResult:
+        """All stages, for a caller that is no pytest fixture."""
+        try:
+            self.prepare()
+            self.session()
+            self.score()
+        except Exception as error:
+            return self.finish(error)
+        return self.finish()
+
+    def finish(self, error: BaseException | None = None, *, outcome: Literal["passed", "failed"] | None = None) -> TrialResult:
+        """The one record, on disk before anybody else sees it. Idempotent, but an error that comes after the verdict beats it.
+
+        `outcome` is pytest's, for a marked test: it is the status then, and the grade stands in `verdict`.
+        """
+        if self.result is not None and (error is None or self.result.status not in ("passed", "failed")) and outcome is None:
+            return self.result
+        first = self.result is None
+        warnings: list[str] = []
+        if first:
+            error = self._close_stages(error, warnings)
+        if error is None and outcome is None and self.verdict is None:
+            error = CodeprobeError("VERIFIER_FAILED", "no verdict: the fixture codeprobe_score was overridden and never asked for one")
+        ours = any(error is raised for _, raised in self._stages.values())
+        ending = classify(error, ours=ours, phase=self._phase if ours or first else "set-up")
+        self.result = build_record(self._facts(warnings), ending, outcome)
+        if self._sandbox is not None or self.result.status == "error":
+            self._store.write(self.result)
+        return self.result
+
+    def delete(self) -> Sequence[str]:
+        """Remove the private folder; what could not be removed."""
+        if self._sandbox is None:
+            return ()
+        return self._sandbox.delete()
+
+    # ---- for the handle
+    def current_sandbox(self) -> Sandbox:
+        """The sandbox of the attempt that runs now."""
+        assert self._sandbox is not None, "prepare() has not been called"
+        return self._sandbox
+
+    def command(self, command: str, *, timeout: float, extra: Mapping[str, str]) -> CommandResult:
+        """A shell command in the workspace, for fixtures."""
+        return self._run_command(command, timeout, extra=extra)
+
+    def renew(self) -> None:
+        """Keep the evidence of this attempt and lay out a fresh workspace."""
+        self._keep_evidence()
+        old = self.current_sandbox()
+        self.number += 1
+        self.session_began = False
+        self._lay_out()
+        old.delete()
+
+    # ---- prepare
+    def _once(self, stage: str, work: Callable[[], T]) -> T:
+        if stage not in self._stages:
+            if stage != "grade":
+                self._phase = "prepare" if stage == "prepare" else "session"
+            began = time.monotonic()
+            try:
+                self._stages[stage] = (work(), None)
+            except BaseException as raised:
+                self._stages[stage] = (None, raised)
+            self._timings[stage] = round(time.monotonic() - began, 4)
+        value, error = self._stages[stage]
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]  # stored by the same stage
+
+    def _may_start(self) -> None:
+        if reason := self.context.stops.forbids_start(self.trial.agent.type or ""):
+            raise Stopped(reason)
+
+    def agent(self) -> Agent:
+        """The adapter of this trial."""
+        if self._agent is None:
+            self._agent = self.context.registry.agent(self.trial.agent.type or "")
+        return self._agent
+
+    def _skip_if_pointless(self) -> None:
+        agent = self.agent()
+        if reason := agent.skip_reason(self.trial):
+            raise Skipped(reason)
+        deciding = [c for c in self._criteria if c.enabled and c.gates]
+        if not agent.is_session and deciding and all(c.needs_session for c in deciding):
+            raise Skipped(f"every criterion that decides needs a session, and agent {agent.name} has none")
+
+    def _lay_out(self) -> None:
+        self._phase = "prepare"
+        began = time.monotonic()
+        sandbox = self._make_sandbox(self.trial, self.context)
+        self._sandbox = sandbox
+        sandbox.prepare()
+        self._log = TrialLog(sandbox.logs / "trial.log")
+        self._log.logger.info("attempt %d of %s in %s", self.number, self.trial.node_id, sandbox.driver)
+        make_tools(sandbox.root / "setup")
+        self._preflight()
+        self._pre_run(began + self._time_to_prepare())
+        self._prepare_time += time.monotonic() - began
+
+    def _time_to_prepare(self) -> float:
+        limit = self.trial.limits.setup_timeout
+        return limit if self._deadline is None else min(limit, self._deadline)
+
+    def _preflight(self) -> None:
+        wanted = [c for c in self._criteria if c.enabled]
+        grading = self._grading((), timeout=60.0)
+        for criterion in wanted:
+            criterion.preflight(grading)
+
+    def _pre_run(self, until: float) -> None:
+        self._check_setup(until)
+        for entry in self.trial.pre_run:
+            self._post_run_due = True
+            result = self._run_command(entry.command, min(entry.timeout, max(0.001, until - time.monotonic())))
+            self._check_setup(until)
+            if result.exit.status != 0 and entry.fail_on_error:
+                why = "took too long" if result.exit.cause == "timeout" else f"exited {result.exit.status}"
+                raise CodeprobeError(
+                    "SANDBOX_FAILED",
+                    f"pre_run {entry.command!r} {why}: {(result.stderr or result.stdout).strip()[-500:]}",
+                    remediation="Correct the command, raise its timeout, or set fail_on_error: false.",
+                )
+        self._post_run_due = True
+
+    def _check_setup(self, until: float) -> None:
+        if time.monotonic() < until:
+            return
+        limit = self.trial.limits.setup_timeout
+        if self._deadline is not None and self._deadline < limit:
+            self._limit = LimitHit(name="timeout", value=self._deadline)
+        else:
+            self._limit = LimitHit(name="setup_timeout", value=limit)
+        raise CodeprobeError("SANDBOX_FAILED", f"preparing took longer than {self._limit.name} = {self._limit.value:g} s", remediation="Raise the limit.")
+
+    def _run_command(self, command: str, timeout: float, *, extra: Mapping[str, str] | None = None, role: Literal["setup", "post_run"] = "setup") -> CommandResult:
+        sandbox = self.current_sandbox()
+        tools = sandbox.root / ("grade/tools" if (sandbox.root / "grade/tools").is_dir() else "setup")
+        environment = {**command_environment(self.trial, self.context, sandbox, tools, "grader"), **(extra or {})}
+        try:
+            result = sandbox.run(Command(argv=["/bin/sh", "-c", command], env=environment), role=role, timeout=timeout)
+        except OSError as error:
+            raise CodeprobeError("SANDBOX_FAILED", f"{command!r} could not be started: {error.strerror}") from error
+        if self._log is not None:
+            self._log.logger.info("%s %r: status %s, %s", role, command, result.exit.status, result.exit.cause)
+        if result.exit.cause.startswith("stopped:"):
+            raise Stopped(reason_of(result.exit.cause))
+        return result
+
+    # ---- session
+    def _attempt(self) -> SessionOutcome | None:
+        sandbox, agent = self.current_sandbox(), self.agent()
+        self._phase = "session"
+        sandbox.snapshot()
+        self.session_began = True
+        request = SessionRequest(
+            trial=self.trial,
+            context=self.context,
+            prompt=self.trial.prompt or "",
+            sandbox=sandbox,
+            isolates=self.context.registry.drivers[sandbox.driver].isolates if sandbox.driver in self.context.registry.drivers else False,
+            executable=agent.find(self.context),
+        )
+        command = agent.command(request)
+        if command is None:
+            self._announce()
+            self._note_attempt(None)
+            return None
+        self._store.add_secrets(command.secrets)
+        assert self._log is not None
+        self._check_deadline()
+        parser = agent.parser(request)
+        session = Session(agent, request, self._deadlines(), self._log.logger)
+        self.outcome = session.run(command, parser, self._announce)
+        self._session_time += self.outcome.duration
+        self._limit = self.outcome.limit_hit or self._limit
+        self.transcript = parser.transcript()
+        self._store.transcript(sandbox, self.transcript)
+        self._note_attempt(self.outcome)
+        if self.outcome.stopped:
+            raise Stopped(self.outcome.stopped)
+        return self.outcome
+
+    def _announce(self) -> None:
+        self.context.events.emit("trial_started", node_id=self.trial.node_id, attempt=self.number)
+
+    def _deadlines(self) -> dict[str, tuple[float, float]]:
+        limits = self.trial.limits
+        found = {"task_timeout": (limits.task_timeout - self._session_time, limits.task_timeout)}
+        if limits.turn_timeout is not None:
+            found["turn_timeout"] = (limits.turn_timeout, limits.turn_timeout)
+        if self._deadline is not None:
+            found["timeout"] = (self._deadline - self._prepare_time - self._session_time, self._deadline)
+        return found
+
+    def _check_deadline(self) -> None:
+        for name, (left, value) in self._deadlines().items():
+            if left <= 0:
+                self._limit = LimitHit(name=name, value=value)
+                raise CodeprobeError("SANDBOX_FAILED", f"no time is left for the session: {name} = {value:g} s", remediation="Raise the limit.")
+
+    def _note_attempt(self, outcome: SessionOutcome | None) -> None:
+        first = self.number == self._first
+        usage = outcome.usage if outcome and self.agent().is_session else no_usage()
+        self._attempts.append(
+            Attempt(
+                number=self.number,
+                cause="retry" if not first else "rerun" if self._first > 1 else "first",
+                code=outcome.end.code if outcome else None,
+                reason=outcome.end.reason if outcome else None,
+                started_at=outcome.started_at if outcome else self._started_at,
+                duration_seconds=round(outcome.duration, 3) if outcome else 0.0,
+                exit_status=outcome.exit.status if outcome and outcome.exit else None,
+                exit_cause=outcome.exit.cause if outcome and outcome.exit else None,
+                usage=usage,
+            )
+        )
+
+    def _retryable(self, outcome: SessionOutcome) -> bool:
+        if self.number != self._first or outcome.limit_hit is not None:
+            return False
+        return outcome.end.code == "LLM_UNAVAILABLE" or (outcome.end.code == "AGENT_CRASHED" and not outcome.replied)
+
+    def _retry(self, outcome: SessionOutcome) -> None:
+        code, reason = outcome.end.code or "", outcome.end.reason or ""
+        if not self.handle.can_renew:
+            raise CodeprobeError(
+                code,
+                f"{reason}; not tried again, since the workspace was prepared by hand",
+                remediation="Register the preparation with codeprobe_sandbox.on_prepare(callback), so that a second attempt can repeat it.",
+            )
+        assert self._log is not None
+        wait = RETRY_WAIT if outcome.end.retry_after is None else min(outcome.end.retry_after, MAX_RETRY_AFTER)
+        self._log.logger.info("second attempt in %g s: %s %s", wait, code, reason)
+        self._wait(wait)
+        self.context.events.emit("trial_retried", node_id=self.trial.node_id, attempt=self.number + 1, cause=code, reason=reason)
+        self.handle.renew()
+
+    def _wait(self, seconds: float) -> None:
+        until = self.context.clock.monotonic() + seconds
+        while (left := until - self.context.clock.monotonic()) > 0:
+            self._may_start()
+            self.context.clock.sleep(min(left, 0.25))
+
+    def _raise_for(self, outcome: SessionOutcome) -> None:
+        if outcome.end.code is None:
+            return
+        if outcome.end.code == "AUTH_FAILED":
+            self.context.stops.raise_flag("auth", self.agent().name)
+        raise CodeprobeError(outcome.end.code, outcome.end.reason or outcome.end.code, remediation=outcome.end.remediation)
+
+    # ---- freeze and grade
+    def _freeze(self) -> None:
+        if self._frozen or self._sandbox is None or not self.session_began:
+            return
+        self._phase = "freeze"
+        self._frozen = True
+        began = time.monotonic()
+        self.changes = self._sandbox.changes()
+        self._store.freeze(self._sandbox)
+        self._timings["freeze"] = round(time.monotonic() - began, 4)
+
+    def _grade(self) -> Verdict:
+        sandbox = self.current_sandbox()
+        assert self._log is not None
+        put_back(sandbox, self.trial.sandbox.protected, self.changes)
+        grading = self._grading(self.changes, timeout=grading_timeout(self.trial, self._criteria))
+        has_session = self.agent().is_session
+        verdict = judge(self._criteria, grading, has_session=has_session, log=self._log.logger)
+        if self._limit is not None and self.trial.limits.on_limit == "fail":
+            return Verdict(passed=False, score=verdict.score, criteria=verdict.criteria, skipped=verdict.skipped)
+        return verdict
+
+    def _grading(self, changes: Sequence[Change], *, timeout: float) -> TrialGrading:
+        sandbox = self.current_sandbox()
+        root = make_scratch(sandbox.root / "grade")
+        tools = make_tools(root / "tools")
+        environment = command_environment(self.trial, self.context, sandbox, tools, "grader")
+        message = self.outcome.final_message if self.outcome and self.agent().is_session else None
+        (root / "agent_output.txt").write_text(message or "", encoding="utf-8", errors="replace")
+        environment["AGENT_OUTPUT"] = str(root / "agent_output.txt")
+        if self.transcript is not None:
+            (root / "transcript.json").write_text(self.transcript.model_dump_json(exclude_none=True), encoding="utf-8")
+            environment["TRANSCRIPT"] = str(root / "transcript.json")
+        return TrialGrading(
+            trial=self.trial,
+            context=self.context,
+            sandbox=sandbox,
+            scratch=root / "scratch",
+            environment=environment,
+            final_message=message,
+            transcript=self.transcript if self.agent().is_session else None,
+            changes=changes,
+            timeout=timeout,
+        )
+
+    # ---- finish
+    def _close_stages(self, error: BaseException | None, warnings: list[str]) -> BaseException | None:
+        """Freeze, preserve, post_run; trouble in here is the trial's error unless there is one already."""
+        if self._sandbox is None:
+            return error
+        for phase, step in (("freeze", self._freeze), ("preserve", self._keep_evidence), ("preserve", self._post_run)):
+            try:
+                step()
+            except Stopped as stop:
+                error = error or stop
+            except Exception as trouble:
+                if error is None:
+                    self._phase = phase  # type: ignore[assignment]  # two words of Phase
+                    self._stages[f"finish {phase}"] = (None, trouble)
+                    error = trouble
+                else:
+                    warnings.append(f"{self.trial.node_id}: {phase}: {trouble}")
+        return error
+
+    def _keep_evidence(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        self._store.evidence(self.current_sandbox(), self.number)
+
+    def _post_run(self) -> None:
+        if not self._post_run_due:
+            return
+        self._post_run_due = False
+        failures = []
+        for entry in self.trial.post_run:
+            try:
+                result = self._run_command(entry.command, entry.timeout, role="post_run")
+                if result.exit.status != 0:
+                    failures.append(f"post_run {entry.command!r}: status {result.exit.status}, {result.exit.cause}")
+            except (Stopped, CodeprobeError) as trouble:
+                failures.append(f"post_run {entry.command!r}: {trouble}")
+        self._store.warnings.extend(failures)
+
+    def _facts(self, warnings: Sequence[str]) -> Facts:
+        return Facts(
+            trial=self.trial,
+            context=self.context,
+            attempts=tuple(self._attempts),
+            usage=_total(self._attempts),
+            outcome=self.outcome,
+            verdict=self.verdict,
+            limit=self._limit,
+            changes=self.changes,
+            kept=self._store.kept,
+            driver=self._sandbox.driver if self._sandbox else None,
+            agent=self._agent,
+            timings=dict(self._timings),
+            started_at=self._started_at,
+            duration=self.context.clock.monotonic() - self._began,
+            began=self._sandbox is not None,
+            redactor=self._redactor(),
+            warnings=(*self._store.warnings, *(self.outcome.warnings if self.outcome else ()), *warnings),
+        )
+
+    def _redactor(self) -> Redactor:
+        return self._store.redactor
+
+
+def _total(attempts: Sequence[Attempt]) -> Usage:
+    if not attempts:
+        return Usage()
+    total = attempts[0].usage
+    for attempt in attempts[1:]:
+        total = total.plus(attempt.usage)
+    return total
+
+
+def run(trial: Trial, context: Context, make_sandbox: MakeSandbox) -> TrialResult:
+    """One trial, from nothing to its record; the private folder is gone afterwards."""
+    life = TrialRun(trial, context, make_sandbox)
+    try:
+        return life.whole()
+    finally:
+        life.delete()

@@ -1,0 +1,247 @@
+"""One session: start the agent, read what it says as it says it, hold the limits, end it, and say what became of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_codeprobe.errors import CodeprobeError, Stopped
+from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionEnd, SessionParser, SessionRequest
+from pytest_codeprobe.model.clock import stamp
+from pytest_codeprobe.model.config import RunLimits
+from pytest_codeprobe.model.context import Clock, reason_of
+from pytest_codeprobe.model.result import AgentInfo, LimitHit, Usage
+from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
+from pytest_codeprobe.trial.environment import session_environment
+
+MAX_LINE = 8 << 20  #: bytes of a line that a parser takes
+_CHUNK = 1 << 20
+_TICK = 0.05
+GRACE = 5.0  #: seconds between TERM and KILL
+LINGER = 10.0  #: seconds that a CLI may stay after its final event
+_TAIL = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOutcome:
+    """What is known of a session once nothing of it is alive."""
+
+    end: SessionEnd
+    exit: ProcessExit | None
+    limit_hit: LimitHit | None
+    usage: Usage
+    info: AgentInfo
+    final_message: str
+    replied: bool
+    stderr_tail: str
+    warnings: tuple[str, ...]
+    started_at: str
+    duration: float
+    stopped: str | None = None  #: the run's reason that ended it
+
+
+class LineTail:
+    """Reads a growing log line by line; memory stays bounded whatever a line's length."""
+
+    def __init__(self, path: Path, parser: SessionParser) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  # lives as long as the session
+        self._parser = parser
+        self._held = b""
+        self._offset = 0  #: of the first byte of `_held`, or of the oversized line
+        self._skipped = 0  #: bytes of the oversized line that were dropped so far
+
+    def read(self) -> int:
+        """Feed what has come since, at most one chunk; the number of bytes read."""
+        data = self._file.read(_CHUNK)
+        if data:
+            self._take(data)
+        return len(data)
+
+    def _take(self, data: bytes) -> None:
+        *lines, rest = (self._held + data).split(b"\n")
+        for line in lines:
+            if self._skipped or len(line) > MAX_LINE:
+                self._parser.oversized(self._offset, self._skipped + len(line))
+                self._offset += self._skipped + len(line) + 1
+                self._skipped = 0
+            else:
+                self._offset += len(line) + 1
+                self._parser.feed(line)
+        if self._skipped or len(rest) > MAX_LINE:
+            self._skipped += len(rest)
+            rest = b""
+        self._held = rest
+
+    def finish(self) -> None:
+        """The log is complete: feed the rest, a last line without its newline too."""
+        while self.read():
+            pass
+        if self._skipped:
+            self._parser.oversized(self._offset, self._skipped)
+        elif self._held:
+            self._parser.feed(self._held)
+        self._file.close()
+
+
+class Watch:
+    """Looks at a session's progress and says when it must end, and why."""
+
+    def __init__(self, agent: Agent, parser: SessionParser, limits: RunLimits, clock: Clock) -> None:
+        self._agent, self._parser, self._limits, self._clock = agent, parser, limits, clock
+        self._last_output = clock.monotonic()
+        self._fault_since: float | None = None
+        self._final_since: float | None = None
+        self._counts = any((limits.max_turns, limits.max_input_tokens, limits.max_output_tokens, limits.max_total_tokens, limits.max_usd))
+
+    def look(self, read: int) -> str | None:
+        """None = go on; else the limit's name, `auth`, `patience` or `final`."""
+        now = self._clock.monotonic()
+        if read:
+            self._last_output = now
+        if self._parser.final_seen:
+            self._final_since = self._final_since or now
+            return "final" if now - self._final_since > LINGER else None
+        return (self._provider(now) if self._agent.calls_model else None) or (self._over() if self._counts else None)
+
+    def _provider(self, now: float) -> str | None:
+        fault = self._parser.fault
+        if fault is None:
+            self._fault_since = None
+        elif fault.kind == "auth":
+            return "auth"
+        else:
+            self._fault_since = self._fault_since or now
+            if now - self._fault_since > self._limits.provider_patience:
+                return "patience"
+        silent = not self._parser.replied and now - self._last_output > self._limits.provider_patience
+        return "patience" if silent else None
+
+    def _over(self) -> str | None:
+        return exceeded(self._parser.usage(), self._limits)
+
+
+def exceeded(usage: Usage, limits: RunLimits) -> str | None:
+    """The name of the first limit of turns, tokens or money that the usage is over."""
+    given = (usage.input_tokens or 0) + (usage.cache_write_tokens or 0)
+    if limits.count_cached_input:
+        given += usage.cache_read_tokens or 0
+    output = usage.output_tokens or 0
+    for name, value in (
+        ("max_turns", usage.turns),
+        ("max_input_tokens", given),
+        ("max_output_tokens", output),
+        ("max_total_tokens", given + output),
+        ("max_usd", usage.cost_usd),
+    ):
+        limit = getattr(limits, name)
+        if limit is not None and value is not None and value > limit:
+            return name
+    return None
+
+
+def tail(path: Path, limit: int = _TAIL) -> str:
+    """The last bytes of a log as text."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit))
+            return file.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+class Session:
+    """One run of an agent in a sandbox. `deadline(name, seconds left)` pairs bound it; the smallest is the keeper's to hold."""
+
+    def __init__(self, agent: Agent, request: SessionRequest, deadlines: dict[str, tuple[float, float]], log: logging.Logger) -> None:
+        self._agent, self._request, self._log = agent, request, log
+        self._deadlines = deadlines  # name -> (seconds left, value of the limit)
+        self._process: Process | None = None
+        self.stdout, self.stderr = request.sandbox.logs / "agent.stdout", request.sandbox.logs / "agent.stderr"
+
+    def run(self, command: SessionCommand, parser: SessionParser, began: Callable[[], None]) -> SessionOutcome:
+        """Start, watch, end. Whatever is raised in between, nothing of the session is alive afterwards."""
+        clock = self._request.context.clock
+        name, (left, value) = min(self._deadlines.items(), key=lambda item: item[1][0])
+        started, at = clock.monotonic(), stamp(clock.now())
+        began()
+        process = self._process = self._start(command, left)
+        try:
+            exit, why = self._watch(process, parser)
+        except BaseException:
+            process.destroy()
+            raise
+        if not exit.proved:
+            raise CodeprobeError("SANDBOX_FAILED", "it can't be shown that nothing of the session is alive", detail={"cause": exit.cause})
+        if exit.cause.startswith("log:"):
+            raise CodeprobeError("SANDBOX_FAILED", f"the session's output could not be written: {exit.cause.removeprefix('log: ')}")
+        why = {"timeout": name, "output": "output_mb"}.get(exit.cause, why)
+        stopped = reason_of(exit.cause) if exit.cause.startswith("stopped:") else None
+        stderr_tail = tail(self.stderr)
+        end = parser.end(exit, stopped_for=exit.cause if stopped else why, stderr_tail=stderr_tail)
+        limit = why if why not in (None, "final", "auth", "patience") else end.limit
+        self._log.info("session ended: status %s, cause %s, stopped for %s, code %s", exit.status, exit.cause, why, end.code)
+        return SessionOutcome(
+            end=end,
+            exit=exit,
+            limit_hit=self._limit(limit, value if limit == name else None),
+            usage=parser.usage(),
+            info=parser.info(),
+            final_message=parser.final_message(),
+            replied=parser.replied,
+            stderr_tail=stderr_tail,
+            warnings=tuple(parser.warnings),
+            started_at=at,
+            duration=clock.monotonic() - started,
+            stopped=stopped,
+        )
+
+    def _limit(self, name: str | None, value: float | None) -> LimitHit | None:
+        if name is None:
+            return None
+        if value is None:
+            limits = self._request.trial.limits
+            value = self._request.trial.sandbox.limits.output_mb if name == "output_mb" else getattr(limits, name, None)
+        return LimitHit(name=name, value=float(value or 0))
+
+    def _start(self, command: SessionCommand, timeout: float) -> Process:
+        request = self._request
+        for path, content in command.files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            path.write_bytes(content)
+        environment = session_environment(request.trial, request.context, request.sandbox, command.env)
+        limits = ProcessLimits(
+            timeout=max(0.001, timeout), grace=GRACE, output_bytes=int(request.trial.sandbox.limits.output_mb * 1024 * 1024), rlimits={"CORE": (0, 0)}
+        )
+        self._log.info("session starts: %s", " ".join(command.argv)[:2000])
+        try:
+            return request.sandbox.start(
+                Command(argv=command.argv, env=environment, stdin=command.stdin), role="session", stdout=self.stdout, stderr=self.stderr, limits=limits
+            )
+        except OSError as error:
+            raise CodeprobeError("AGENT_CRASHED", f"{command.argv[0]} could not be started: {error.strerror or error}") from error
+
+    def _watch(self, process: Process, parser: SessionParser) -> tuple[ProcessExit, str | None]:
+        reader = LineTail(self.stdout, parser)
+        watch = Watch(self._agent, parser, self._request.trial.limits, self._request.context.clock)
+        why: str | None = None
+        try:
+            while True:
+                read = reader.read()
+                if why is None and (why := watch.look(read)):
+                    self._log.info("session is stopped: %s", why)
+                    process.stop(GRACE)
+                if read < _CHUNK and (exit := process.wait(_TICK)) is not None:
+                    return exit, why
+        finally:
+            reader.finish()
+
+
+def check_stopped(outcome: SessionOutcome) -> None:
+    """Raise Stopped where the run itself ended the session."""
+    if outcome.stopped:
+        raise Stopped(outcome.stopped)

@@ -1,0 +1,103 @@
+"""Where a trial's evidence goes: its folder of the run dir, through the redactor."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Literal
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.result import TrialResult, result_text
+from pytest_codeprobe.model.sandbox import Sandbox
+from pytest_codeprobe.model.transcript import Transcript
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.text import Redactor, write_whole
+from pytest_codeprobe.trial.environment import trial_secrets
+from pytest_codeprobe.trial.preserve import copy_log, preserve_mode, scrub_tree
+
+_LOGS = ("agent.stdout", "agent.stderr", "trial.log", "transcript.json")
+
+
+class AttemptStore:
+    """Writes a trial's folder. `kept` and `warnings` are filled as it goes."""
+
+    def __init__(self, context: Context, trial: Trial) -> None:
+        self._trial = trial
+        self._folder = context.run_dir / "trials" / trial.folder
+        self._mode = preserve_mode(context.options.preserve)
+        self.redactor = Redactor({*context.redactor.secrets, *trial_secrets(trial, context)})
+        self.kept: Literal["whole", "partial", "none"] = "none"
+        self.warnings: list[str] = []
+
+    def add_secrets(self, values: frozenset[str]) -> None:
+        """Further values that must not leave the trial."""
+        self.redactor = Redactor({*self.redactor.secrets, *values})
+
+    def transcript(self, sandbox: Sandbox, transcript: Transcript) -> None:
+        """Lay transcript.json among the raw logs."""
+        self._guard(lambda: (sandbox.logs / "transcript.json").write_text(transcript.model_dump_json(exclude_none=True) + "\n", encoding="utf-8"))
+
+    def freeze(self, sandbox: Sandbox) -> None:
+        """The diff, and what is kept of the workspace, before any grader touches it."""
+
+        def work() -> None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            raw = sandbox.logs / "diff.patch"
+            sandbox.write_diff(raw)
+            copy_log(raw, self._folder / "diff.patch", self.redactor)
+            if self._mode != "none":
+                self._keep(sandbox)
+
+        self._guard(work)
+
+    def _keep(self, sandbox: Sandbox) -> None:
+        target = self._folder / "artifacts"
+        if target.exists():
+            shutil.rmtree(target)
+        # with secrets about, it is cleaned before it leaves the private folder: kill -9 must not leave one in the run dir
+        place = sandbox.root / "kept" if self.redactor else target
+        ignore = self._trial.sandbox.ignore_patterns
+        if self._mode == "direct":
+            copy = sandbox.root / "graded"
+            sandbox.keep(copy, ())
+            self.kept = sandbox.move(place, ignore)
+            copy.rename(sandbox.workspace)
+        else:
+            self.kept = sandbox.keep(place, ignore)
+        if place != target:
+            if removed := scrub_tree(place, self.redactor):
+                self.kept = "partial"
+                self.warnings.append(f"{self._trial.node_id}: {removed} kept files held a secret and were replaced by a mark")
+            shutil.move(place, target)
+
+    def evidence(self, sandbox: Sandbox, number: int) -> None:
+        """The logs of one attempt."""
+
+        def work() -> None:
+            for name in _LOGS:
+                copy_log(sandbox.logs / name, self._folder / f"attempt-{number}" / name, self.redactor)
+
+        self._guard(work)
+
+    def write(self, result: TrialResult) -> None:
+        """result.json."""
+
+        def work() -> None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self._folder / "result.json", result_text(result))
+
+        self._guard(work)
+
+    def _guard(self, work: object) -> None:
+        assert callable(work)
+        try:
+            work()
+        except OSError as error:
+            where = error.filename or self._folder
+            raise CodeprobeError("SANDBOX_FAILED", f"{where}: {error.strerror or error}", remediation="Check the disk and its permissions.") from error
+
+
+def attempt_folder(run_dir: Path, trial: Trial, number: int) -> Path:
+    """The folder of one attempt's logs."""
+    return run_dir / "trials" / trial.folder / f"attempt-{number}"
