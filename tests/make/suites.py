@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -97,9 +98,26 @@ def built_wheel(environment: Environment) -> Iterator[Path]:
 def running_interpreter() -> Interpreter:
     """The interpreter that make found. Raises MakeError when it can't make environments."""
     interpreter = interpreters.current()
+    if interpreter is None and debian_packages(f"python{sys.version_info.major}.{sys.version_info.minor}-venv"):
+        interpreter = interpreters.current()
     if interpreter is None:
         raise MakeError(f"{sys.executable} has no venv or ensurepip module; Debian and Ubuntu: apt-get install python3-venv")
     return interpreter
+
+
+def debian_packages(*names: str) -> bool:
+    """Install packages where that is possible: on Debian and its kin, as root. Raises MakeError with apt's words when it fails."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return False
+    say(f"set-up: Debian packages {' '.join(names)}")
+    environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for argv in (["apt-get", "update"], ["apt-get", "install", "--yes", "--no-install-recommends", *names]):
+        # The lock's timeout makes apt wait for another one that is at work.
+        whole = [argv[0], "-o", "DPkg::Lock::Timeout=300", *argv[1:]]
+        done = subprocess.run(whole, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+        if done.returncode != 0:
+            raise MakeError(f"exit code {done.returncode}: {' '.join(whole)}\n{done.stderr[-2000:]}")
+    return True
 
 
 def test() -> int:
