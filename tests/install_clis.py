@@ -59,6 +59,11 @@ def locked_version(package: str) -> str:
     return str(lock["packages"][f"node_modules/{package}"]["version"])
 
 
+def installed() -> Path | None:
+    """The bin folder when the locked CLIs are there and answer, else None; installs nothing."""
+    return bin_folder() if _broken(install_folder()) is None else None
+
+
 def install() -> Path:
     """Make sure that the locked CLIs are there and answer, and return their bin folder. Raises InstallError."""
     target = install_folder()

@@ -133,7 +133,7 @@ class Stats:
                 tally.side += record.kind == "side"
 
     def replied(self, record: RequestRecord, reply: str, usage: Usage) -> None:
-        """The whole reply was handed to the kernel."""
+        """The reply is whole: its last bytes are about to go."""
         with self._lock:
             record.reply, record.usage = reply, usage
             for tally in self._tallies(record):
