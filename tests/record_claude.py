@@ -207,8 +207,10 @@ def _session(case: Case, url: str, root: Path) -> dict[str, Any]:
     started = time.monotonic()
     prompt = root / "prompt"
     prompt.write_text(case.prompt if case.stdin else "", encoding="utf-8")
-    with errors.open("w") as stderr, prompt.open() as stdin:
-        process = subprocess.Popen(
+    with (
+        errors.open("w") as stderr,
+        prompt.open() as stdin,
+        subprocess.Popen(
             argv(case),
             env=environ(case, url, root),
             cwd=root / "workspace",
@@ -216,7 +218,8 @@ def _session(case: Case, url: str, root: Path) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-        )
+        ) as process,
+    ):
         assert process.stdout is not None
         # One alarm serves both ends: the case's own stop, and the bound for a CLI that never ends.
         wait, number = (CASE_SECONDS, signal.SIGKILL) if case.stop_after is None else (case.stop_after, signal.SIGTERM)
