@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import pytest_codeprobe
-from pytest_codeprobe.model.sandbox import ProcessExit, ProcessLimits, Role
+from pytest_codeprobe.model.sandbox import ProcessExit, ProcessLimits, ProcessStarter, Role
 from pytest_codeprobe.sandboxes.keeper import KeptProcess, Spawner
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
@@ -339,6 +339,26 @@ def test_what_can_not_start_says_why(bench: Bench, argv: list[str], kwargs: dict
         bench.start(argv, **kwargs)
     assert caught.value.errno == number
     assert ended(bench.start(["true"])).status == 0
+
+
+def test_a_spawner_that_can_not_start_says_why(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    bench = Bench(Spawner(watch=[gone.pid]), tmp_path)
+    with pytest.raises(ChildProcessError, match="No such process"):
+        bench.start(["true"])
+    bench.close()
+
+
+def test_it_is_what_sandboxes_ask_for(bench: Bench) -> None:
+    starter: ProcessStarter = bench.spawner
+    bench.spawner.close()  # before the first start, and after a close, there is no process
+    assert bench.spawner.pid is None
+    argv = ["true"]
+    process = starter.start(
+        argv, env={"PATH": PATH}, cwd="/", stdin=bench.null, stdout=bench.null, stderr=bench.null, limits=ProcessLimits(), role="setup"
+    )
+    assert process.destroy().proved
 
 
 # --- a stop of the run

@@ -1,6 +1,6 @@
 """The keeper: a small process that owns one process tree, from the start of its command to the proof that nothing of it is left.
 
-spawner.py loads this file and runs `Keeper` in a fork of itself, once per command. Linux, standard library, single-threaded.
+spawner.py imports this file and runs `Keeper` in a fork of itself, once per command. Linux, standard library, single-threaded.
 
 The keeper is either PID 1 of a pid namespace of its own (`isolated`) or the child subreaper of its tree. In both cases a process
 that loses its parent becomes the keeper's child, so "this process has no children" means "the tree is gone".
@@ -8,7 +8,7 @@ It speaks JSON lines with the owner over `channel`: one request in, then `{"stop
 `started` or `error`, `exit` (the command itself has ended) and `empty` (nothing is left) out.
 """
 
-# ruff: noqa: PTH208, PTH123
+# ruff: noqa: PTH208
 # (a keeper is a fork that lives for milliseconds: plain names, no Path objects)
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if sys.platform != "linux":
     raise SystemExit(f"the keeper needs Linux, not {sys.platform}")
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.children.process_tree import children_of, drain, signal_pipe, signal_tree
+else:
+    from process_tree import children_of, drain, signal_pipe, signal_tree
 
 NEVER = float("inf")
 LOOK, LEAVE = signal.SIGUSR1, signal.SIGUSR2  # from the spawner: look into the stop folder; the owner is gone
@@ -37,55 +41,6 @@ PIPE_BYTES = 1 << 18
 GATHER = 0.020  # seconds a busy stream may fill its pipe before it is moved on
 REQUEST_TIMEOUT = 60.0
 LAST_RESORT = 5.0  # seconds that a keeper without an owner goes on trying to kill what can't be killed
-
-
-def children_of(pid: int) -> list[int]:
-    """The direct children of a process; none if it is gone."""
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):  # a child is listed under the thread that forked it
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found.extend(map(int, file.read().split()))
-    except OSError:
-        return found  # it ended while we looked
-    return found
-
-
-def signal_tree(roots: Iterable[int], numbers: Iterable[int], spare: str = "") -> None:
-    """Send the signals once to the roots and all below them, but to no process whose program is called `spare`."""
-    todo = list(roots)
-    while todo:
-        pid = todo.pop()
-        todo.extend(children_of(pid))  # before the signal: afterwards they belong to someone else
-        try:
-            if not spare or program_of(pid) != spare[:15]:
-                for number in numbers:
-                    os.kill(pid, number)
-        except OSError:
-            continue  # gone; or of another user, then the tree never gets empty and the owner is told so
-
-
-def program_of(pid: int) -> str:
-    """The name that the kernel shows for a process, at most 15 characters. OSError if it is gone."""
-    with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-        return file.read().rstrip("\n")
-
-
-def signal_pipe(*numbers: int) -> int:
-    """The read end of a pipe that gets one byte, the number, per signal that arrives."""
-    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    for number in numbers:
-        signal.signal(number, lambda *_: None)
-    return read
-
-
-def drain(pipe: int) -> bytes:
-    """What a signal pipe holds."""
-    try:
-        return os.read(pipe, 1 << 16)
-    except BlockingIOError:
-        return b""
 
 
 def rlimit(name: str) -> int:

@@ -30,10 +30,12 @@ if sys.platform != "linux":
     raise SystemExit(f"the spawner needs Linux, not {sys.platform}")
 
 if TYPE_CHECKING:
-    from pytest_codeprobe.children.keeper import IGNORED_HERE, LEAVE, LOOK, Keeper, children_of, drain, signal_pipe, signal_tree
+    from pytest_codeprobe.children.keeper import IGNORED_HERE, LEAVE, LOOK, Keeper
+    from pytest_codeprobe.children.process_tree import children_of, drain, signal_pipe, signal_tree
 else:
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # -I keeps the script's own folder out
-    from keeper import IGNORED_HERE, LEAVE, LOOK, Keeper, children_of, drain, signal_pipe, signal_tree
+    from keeper import IGNORED_HERE, LEAVE, LOOK, Keeper
+    from process_tree import children_of, drain, signal_pipe, signal_tree
 
 NEWNS, NEWUSER, NEWPID = 0x20000, 0x10000000, 0x20000000
 SYS_CLONE3 = 435  # the same on all architectures
@@ -105,6 +107,8 @@ class Spawner:
         self.pid, self.uid, self.gid = os.getpid(), os.geteuid(), os.getegid()
         # A forked copy of the owner may hold our sockets: their end alone proves nothing.
         self.watch = [os.pidfd_open(pid) for pid in config["watch"]]
+        if os.getppid() != config["watch"][0]:
+            raise SystemExit("the owner ended before we began")  # and its pid may be someone else's by now
         self.namespaces = find_namespaces(self.uid, self.gid) if config["namespaces"] else 0
         libc.prctl(PR_SET_NAME, b"codeprobe-spawn")
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -108,7 +108,7 @@ class Spawner:
             "now_after": NOW_AFTER.get(role, 0.0),
         }
         os.fstat(stdin)  # OSError here rather than a puzzle there
-        for _ in range(2):  # once more if the spawner died meanwhile
+        for _ in range(3):  # a spawner that was just killed can take one order and refuse the next before it is seen to be dead
             process = self._try_start(request, (stdin, stdout, stderr))
             if process is not None:
                 return process
@@ -117,17 +117,7 @@ class Spawner:
     def close(self) -> None:
         """End every tree that is still there and the spawner; waits up to 12 s. A later start makes a new one."""
         with self._lock:
-            if self._process is None or self._owner != os.getpid():
-                return
-            if self._socket is not None:
-                self._socket.close()
-            self._process.send_signal(signal.SIGCONT)  # a session may have stopped it
-            try:
-                self._process.wait(_CLOSE_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = self._socket = None
+            self._disconnect()
 
     def _try_start(self, request: Mapping[str, Any], stdio: Sequence[int]) -> KeptProcess | None:
         """None if the spawner or the keeper was lost on the way."""
@@ -138,7 +128,11 @@ class Spawner:
             with theirs, self._lock:
                 link = self._connect()
                 order = json.dumps({"do": "start", "stop_dir": request["stop_dir"]}).encode()
-                socket.send_fds(link, [order], [theirs.fileno(), *stdio])
+                try:
+                    socket.send_fds(link, [order], [theirs.fileno(), *stdio])
+                except ConnectionError:
+                    self._disconnect()
+                    raise
             ours.sendall(json.dumps(request).encode() + b"\n")
             message = process._receive(time.monotonic() + _START_TIMEOUT)
             if message is None:
@@ -163,8 +157,7 @@ class Spawner:
         if self._socket is not None and self._process is not None:
             if self._owner == os.getpid() and self._process.poll() is None:
                 return self._socket
-            self._socket.close()
-            self._socket = self._process = None
+            self._disconnect()
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         link.settimeout(_START_TIMEOUT)
         config = {"fd": theirs.fileno(), "watch": [os.getpid(), *self._watch], "namespaces": self._namespaces}
@@ -193,6 +186,21 @@ class Spawner:
                 raise ChildProcessError(errno.ECHILD, f"the spawner did not start (status {status}): {why}")
         self._process, self._socket, self._owner, self._mode = process, link, os.getpid(), json.loads(answer)["mode"]
         return link
+
+    def _disconnect(self) -> None:
+        """Let the spawner go and reap it. Called with the lock held."""
+        process, link = self._process, self._socket
+        self._process = self._socket = None
+        if link is not None:
+            link.close()
+        if process is None or self._owner != os.getpid():
+            return
+        process.send_signal(signal.SIGCONT)  # a session may have stopped it
+        try:
+            process.wait(_CLOSE_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def _is_gone(self, keeper: int, pidfd: int, spawner: int) -> bool:
         """End a keeper that is lost or does not answer. True once its whole tree is gone, False if that can't be shown."""
