@@ -130,6 +130,10 @@ class Agent(ABC):
         """Faults of a task for this agent, found at collection: (dotted path of the field, what is wrong)."""
         return ()
 
+    def skip_reason(self, trial: Trial) -> str | None:
+        """Why this agent can do nothing with a task, which is nobody's failure: the trial is skipped. None = it can."""
+        return None
+
     def find(self, context: Context) -> str | None:
         """Absolute path of its CLI."""
         return None

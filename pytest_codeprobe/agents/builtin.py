@@ -1,0 +1,94 @@
+"""Agents without a model: `oracle` applies the task's solution, `nop` does nothing, `none` grades what is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_codeprobe.agents.base import QuietParser
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionRequest
+from pytest_codeprobe.model.trial import Trial
+
+# No configuration but git's own defaults, and no repository: a patch means the same in every workspace.
+_PLAIN_GIT = {"GIT_DIR": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+
+
+class _Parser(QuietParser):
+    def __init__(self, request: SessionRequest, agent: type[Agent]) -> None:
+        self.agent = agent  # type: ignore[misc]  # three agents share this parser
+        super().__init__(request)
+
+
+class Oracle(Agent):
+    """Applies the task's `solution`, else lays `reference.directory` over the workspace. What passes under it can be passed."""
+
+    name = "oracle"
+    is_session = False
+    calls_model = False
+
+    def skip_reason(self, trial: Trial) -> str | None:
+        if trial.solution is None and (trial.reference is None or trial.reference.directory is None):
+            return "agent oracle: the task has no solution to apply"
+        return None
+
+    def command(self, request: SessionRequest) -> SessionCommand | None:
+        trial = request.trial
+        solution = trial.solution
+        if solution is not None and solution.script is not None:
+            return SessionCommand(argv=("/bin/sh", "-c", solution.script), env=_task_variables(request))
+        if solution is not None and solution.patch is not None:
+            return _apply(Path(solution.patch), request.sandbox.tmp / "solution.patch")
+        directory = solution.directory if solution is not None else trial.reference.directory if trial.reference is not None else None
+        if directory is None:
+            return None
+        return SessionCommand(argv=("cp", "-R", "-f", "--", f"{directory}/.", str(request.sandbox.workspace)))
+
+    def parser(self, request: SessionRequest) -> QuietParser:
+        return _Parser(request, Oracle)
+
+
+def _apply(patch: Path, copy: Path) -> SessionCommand:
+    try:
+        content = patch.read_bytes()
+    except OSError as error:
+        raise CodeprobeError("TASK_INVALID", f"solution.patch can't be read: {error}") from error
+    return SessionCommand(argv=("git", "apply", "--whitespace=nowarn", "--", str(copy)), env=_PLAIN_GIT, files={copy: content})
+
+
+def _task_variables(request: SessionRequest) -> Mapping[str, str]:
+    """What every command of a task finds in its environment, as far as it is known before grading."""
+    trial = request.trial
+    variables = {"TASK_DIR": str(Path(trial.task_file).parent), "WORKSPACE": str(request.sandbox.workspace)}
+    if trial.reference is not None and trial.reference.directory is not None:
+        variables["REFERENCE_DIR"] = trial.reference.directory
+    return variables
+
+
+class Nop(Agent):
+    """Does nothing. What passes under it checks nothing."""
+
+    name = "nop"
+    is_session = False
+    calls_model = False
+
+    def command(self, request: SessionRequest) -> SessionCommand | None:
+        return None
+
+    def parser(self, request: SessionRequest) -> QuietParser:
+        return _Parser(request, Nop)
+
+
+class NoAgent(Agent):
+    """Grades the workspace as it is; the one agent for tasks without a prompt."""
+
+    name = "none"
+    is_session = False
+    calls_model = False
+
+    def command(self, request: SessionRequest) -> SessionCommand | None:
+        return None
+
+    def parser(self, request: SessionRequest) -> QuietParser:
+        return _Parser(request, NoAgent)

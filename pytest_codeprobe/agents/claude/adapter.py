@@ -1,0 +1,257 @@
+"""How a Claude Code session is started. Checked against the real CLI, 2.1.332."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pytest_codeprobe.agents.base import json_object, mapping, text
+from pytest_codeprobe.agents.claude.parser import ClaudeParser
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionRequest
+from pytest_codeprobe.model.base import Model
+from pytest_codeprobe.model.config import AgentConfig
+from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.trial import Trial
+
+#: pre-approved under `auto` where the driver doesn't isolate: without them the CLI refuses to run a test, and says success
+_PRE_APPROVED = ("Bash", "Read", "Write", "Edit", "Glob", "Grep", "Skill")
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+#: variables that hold a credential, in the order in which the CLI prefers them
+_KEYS = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN")
+_ENDPOINT = "ANTHROPIC_BASE_URL"
+_MODES = {"default": "manual", "acceptEdits": "acceptEdits", "plan": "plan", "bypassPermissions": "bypassPermissions"}
+#: nothing but the model's endpoint is asked, nothing is written for the next session, and an outage doesn't last for minutes
+_QUIET = {
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
+    "CLAUDE_CODE_MAX_RETRIES": "2",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+}
+
+
+class ClaudeTable(Model):
+    """`agent.claude`: what only this CLI has."""
+
+    #: the CLI's own word, instead of `agent.permission_mode`
+    permission_mode: Literal["acceptEdits", "auto", "bypassPermissions", "dontAsk", "manual", "plan"] | None = None
+    settings: dict[str, Any] | None = None  #: content of a settings file that is loaded on top of the project's
+
+
+class Claude(Agent):
+    """Claude Code, headless, with a private HOME and config dir. The prompt goes to its standard input."""
+
+    name = "claude"
+    aliases = ("claude-code",)
+    executable = "claude"
+    supports = frozenset(
+        {
+            "model",
+            "permission_mode",
+            "allowed_tools",
+            "disallowed_tools",
+            "system_prompt",
+            "system_prompt_file",
+            "append_system_prompt",
+            "max_thinking_tokens",
+            "effort",
+            "args",
+            "project_settings",
+        }
+    )
+    permission_modes = ("auto", *_MODES)
+    tool_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "read": ("Read",),
+        "write": ("Write",),
+        "edit": ("Edit",),
+        "shell": ("Bash",),
+        "search": ("Glob", "Grep"),
+        "web": ("WebFetch", "WebSearch"),
+        "skill": ("Skill",),
+        "agent": ("Task", "Agent"),
+    }
+    table = ClaudeTable
+    install_hint = "Install Claude Code with `npm install -g @anthropic-ai/claude-code`."
+
+    def find(self, context: Context) -> str | None:
+        found = shutil.which("claude", path=context.environ.get("PATH", os.defpath))
+        return None if found is None else str(Path(found).absolute())
+
+    def unavailable(self, context: Context) -> CodeprobeError | None:
+        if self.find(context) is None:
+            message = "agent claude: `claude` is not on PATH"
+            return CodeprobeError("NO_BACKENDS_CONFIGURED", message, remediation=self.install_hint, detail={"agent": self.name})
+        if not any(context.environ.get(name) for name in _KEYS) and _login(context.environ) is None:
+            return CodeprobeError(
+                "NO_BACKENDS_CONFIGURED",
+                "agent claude has no credentials",
+                remediation=f"Set one of {', '.join(sorted(_KEYS))}, or log in with `claude /login`.",
+                detail={"agent": self.name},
+            )
+        return None
+
+    def problems(self, trial: Trial) -> Sequence[tuple[str, str]]:
+        config = trial.agent
+        found = []
+        if config.system_prompt is not None and config.system_prompt_file is not None:
+            found.append(("agent.system_prompt_file", "stands beside 'system_prompt'; give one of the two"))
+        if config.effort is not None and config.effort not in _EFFORTS:
+            found.append(("agent.effort", f"must be one of {', '.join(_EFFORTS)} for claude"))
+        if trial.prompt is not None and not trial.prompt.strip():
+            found.append(("initial_prompt", "is blank, which claude refuses"))
+        return found
+
+    def command(self, request: SessionRequest) -> SessionCommand:
+        config = request.trial.agent
+        table = ClaudeTable.model_validate(config.table(self.name))
+        home = request.sandbox.home / ".claude"
+        files: dict[Path, bytes] = {}
+        mode, approved = _permissions(config, table, isolates=request.isolates)
+        argv = [request.executable or "claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"]
+        argv += ["--setting-sources", "project" if config.project_settings else "", "--strict-mcp-config", "--permission-mode", mode]
+        argv += _tools(config, approved)
+        argv += _options(config)
+        argv += _limits(request)
+        for option, content in _documents(request.trial, table).items():
+            path = home / f"codeprobe{option.removeprefix('-')}"
+            files[path] = content
+            argv += [option, str(path)]
+        if config.project_settings and (servers := declared_servers(request.sandbox.workspace)):
+            argv += ["--mcp-config", str(servers[0])]
+        env = {**_QUIET, "CLAUDE_CONFIG_DIR": str(home)}
+        if config.max_thinking_tokens is not None:
+            env["MAX_THINKING_TOKENS"] = str(config.max_thinking_tokens)
+        if mode == "bypassPermissions" and os.geteuid() == 0:
+            env["IS_SANDBOX"] = "1"  # else the CLI refuses this mode for root
+        secrets = _credentials(request, env, files, home)
+        for name in {**request.trial.sandbox.env, **config.env}:
+            if name != "CLAUDE_CONFIG_DIR":
+                env.pop(name, None)  # what the task declares wins
+        return SessionCommand(
+            argv=(*argv, *config.args), env=env, stdin=request.prompt.encode("utf-8", "surrogatepass"), files=files, secrets=secrets
+        )
+
+    def parser(self, request: SessionRequest) -> ClaudeParser:
+        servers = declared_servers(request.sandbox.workspace) if request.trial.agent.project_settings else None
+        return ClaudeParser(request, type(self), declared=servers[1] if servers else frozenset())
+
+
+def _permissions(config: AgentConfig, table: ClaudeTable, *, isolates: bool) -> tuple[str, tuple[str, ...]]:
+    """The CLI's mode, and the tools that are approved beforehand where the task names none."""
+    if table.permission_mode is not None:
+        return table.permission_mode, ()
+    if config.permission_mode != "auto":
+        return _MODES[config.permission_mode], ()
+    return ("bypassPermissions", ()) if isolates else ("acceptEdits", _PRE_APPROVED)
+
+
+def _own_names(names: Sequence[str]) -> list[str]:
+    """Neutral names as the CLI's; its own, with a pattern or without, stay as they are."""
+    own: dict[str, None] = {}
+    for name in names:
+        if name.startswith("mcp:"):
+            own[f"mcp__{name.removeprefix('mcp:')}"] = None
+        else:
+            own.update(dict.fromkeys(Claude.tool_names.get(name, (name,))))
+    return list(own)
+
+
+def _tools(config: AgentConfig, approved: Sequence[str]) -> list[str]:
+    argv: list[str] = []
+    if config.allowed_tools is not None:
+        approved = _own_names(config.allowed_tools)
+        offered = dict.fromkeys(name.partition("(")[0] for name in approved if not name.startswith("mcp__"))
+        argv += ["--tools", ",".join(offered)]
+    if approved:
+        argv += ["--allowedTools", ",".join(approved)]
+    if config.disallowed_tools:
+        argv += ["--disallowedTools", ",".join(_own_names(config.disallowed_tools))]
+    return argv
+
+
+def _options(config: AgentConfig) -> list[str]:
+    given = {"--model": config.model, "--effort": config.effort}
+    return [part for option, value in given.items() if value is not None for part in (option, value)]
+
+
+def _limits(request: SessionRequest) -> list[str]:
+    limits = request.trial.limits
+    argv: list[str] = []
+    if limits.max_turns is not None:
+        # The CLI stops after its N-th reply with calls, without asking for the answer; ours lets the model come to its end.
+        argv += ["--max-turns", str(limits.max_turns + 1)]
+    if limits.max_usd is not None:
+        argv += ["--max-budget-usd", str(limits.max_usd)]
+    return argv
+
+
+def _documents(trial: Trial, table: ClaudeTable) -> dict[str, bytes]:
+    """What the CLI takes from files: no limit on length, and nothing to read in the process list."""
+    config = trial.agent
+    found: dict[str, bytes] = {}
+    if config.system_prompt_file is not None:
+        try:
+            found["--system-prompt-file"] = Path(config.system_prompt_file).read_bytes()
+        except OSError as error:
+            raise CodeprobeError("TASK_INVALID", f"agent.system_prompt_file can't be read: {error}") from error
+    elif config.system_prompt is not None:
+        found["--system-prompt-file"] = config.system_prompt.encode("utf-8", "surrogatepass")
+    if config.append_system_prompt is not None:
+        found["--append-system-prompt-file"] = config.append_system_prompt.encode("utf-8", "surrogatepass")
+    if table.settings is not None:
+        found["--settings"] = json.dumps(table.settings).encode()
+    return found
+
+
+def declared_servers(workspace: Path) -> tuple[Path, frozenset[str]] | None:
+    """The workspace's .mcp.json and the names in it; --strict-mcp-config would leave it out otherwise."""
+    path = workspace / ".mcp.json"
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    servers = mapping(mapping(json_object(content)).get("mcpServers"))
+    return path, frozenset(servers)
+
+
+def _credentials(request: SessionRequest, env: dict[str, str], files: dict[Path, bytes], home: Path) -> frozenset[str]:
+    """Hand the credential over, by environment or by file; returns the secret values."""
+    environ = request.context.environ
+    declared = {**request.trial.sandbox.env, **request.trial.agent.env}
+    if environ.get(_ENDPOINT):
+        env[_ENDPOINT] = environ[_ENDPOINT]
+    own = [declared[name] for name in _KEYS if declared.get(name)]
+    if own:  # the task's own credential, alone: two at once make the CLI choose
+        return frozenset(own)
+    given = {name: environ[name] for name in _KEYS if environ.get(name)}
+    if given:
+        env.update(given)
+        return frozenset(given.values())
+    login = _login(environ)
+    if login is None:
+        return frozenset()
+    files[home / ".credentials.json"] = json.dumps({"claudeAiOauth": login}).encode()
+    return frozenset({text(login.get("accessToken"))})
+
+
+def _login(environ: Mapping[str, str]) -> dict[str, Any] | None:
+    """The user's login without its refresh token.
+
+    A session that refreshed its copy would make the user's own login void, and another session's too; the access token alone is
+    good for hours, and the CLI takes it without the other.
+    """
+    folder = environ.get("CLAUDE_CONFIG_DIR") or (f"{environ['HOME']}/.claude" if environ.get("HOME") else None)
+    if folder is None:
+        return None
+    try:
+        content = (Path(folder) / ".credentials.json").read_bytes()
+    except OSError:
+        return None
+    login = mapping(mapping(json_object(content)).get("claudeAiOauth"))
+    return {**login, "refreshToken": None} if text(login.get("accessToken")) else None
