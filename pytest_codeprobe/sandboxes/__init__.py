@@ -1,0 +1,33 @@
+"""Where sessions run: drivers, the workspaces they lay out and what becomes of these."""
+
+from __future__ import annotations
+
+from pytest_codeprobe.errors import CodeprobeError, did_you_mean
+from pytest_codeprobe.model.context import Context, Registry
+from pytest_codeprobe.model.sandbox import Driver
+from pytest_codeprobe.sandboxes.sweep import sweep
+from pytest_codeprobe.sandboxes.tempdir import TempdirDriver
+
+__all__ = ["BUILTIN", "choose", "sweep"]
+
+#: the drivers that come with the package
+BUILTIN: tuple[Driver, ...] = (TempdirDriver(),)
+
+
+def choose(name: str, registry: Registry, context: Context) -> Driver:
+    """The driver of that name, or the best one for `auto`. SANDBOX_UNAVAILABLE if it is missing: there is no fallback."""
+    wanted = "tempdir" if name == "auto" else name
+    driver = registry.drivers.get(wanted)
+    known = sorted(registry.drivers)
+    if driver is None:
+        raise CodeprobeError(
+            "SANDBOX_UNAVAILABLE",
+            f"there is no sandbox driver {wanted!r}{did_you_mean(wanted, known)}",
+            remediation=f"Choose one of: auto, {', '.join(known)}.",
+            detail={"driver": wanted, "known": known},
+        )
+    if (reason := driver.unavailable(context)) is not None:
+        raise CodeprobeError(
+            "SANDBOX_UNAVAILABLE", f"sandbox driver {wanted!r} can't be used here: {reason}", detail={"driver": wanted, "reason": reason}
+        )
+    return driver

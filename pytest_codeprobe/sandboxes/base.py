@@ -1,0 +1,260 @@
+"""What the sandboxes of all drivers share: the private folder, its parts, and starting commands in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessExit, ProcessLimits, Role
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.sandboxes.changes import MAX_FILE_BYTES
+from pytest_codeprobe.sandboxes.sweep import new_folder
+from pytest_codeprobe.sandboxes.trees import failed, remove_tree
+from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
+
+_PATIENCE = 60.0  # seconds beyond its limits that a short command's keeper gets to say that all is over
+_PARTS = ("workspace", "home", "tmp", "logs", "grade")
+
+
+def scratch_of(context: Context) -> Path:
+    """Where the private folders of a run lie: never in the repository."""
+    return context.scratch or Path(tempfile.gettempdir())
+
+
+class BaseSandbox:
+    """One attempt's private folder: `workspace`, `home`, `tmp`, `logs` and `grade`.
+
+    A driver's own class says how commands are wrapped (`command_line`, `inside`, `rlimits`) and may lay the workspace out in
+    another way (`make_workspace`).
+    """
+
+    driver = ""
+
+    def __init__(self, trial: Trial, context: Context, templates: TemplateStore) -> None:
+        self.trial, self.context = trial, context
+        self._templates = templates
+        self._root: Path | None = None
+        self._template: Path | None = None
+        self._space: Workspace | None = None
+        self._numbers = itertools.count(1)
+
+    @property
+    def root(self) -> Path:
+        """The private folder. SANDBOX_FAILED before prepare() and after delete()."""
+        if self._root is None:
+            raise CodeprobeError("SANDBOX_FAILED", "the sandbox is not prepared")
+        return self._root
+
+    @property
+    def workspace(self) -> Path:
+        """The folder the agent works in."""
+        return self.root / "workspace"
+
+    @property
+    def home(self) -> Path:
+        """HOME of the session."""
+        return self.root / "home"
+
+    @property
+    def tmp(self) -> Path:
+        """TMPDIR of the session."""
+        return self.root / "tmp"
+
+    @property
+    def logs(self) -> Path:
+        """Raw logs; the agent has no business here."""
+        return self.root / "logs"
+
+    @property
+    def grade(self) -> Path:
+        """Room for graders: hidden tests, rewards."""
+        return self.root / "grade"
+
+    @property
+    def template(self) -> Path:
+        """The workspace as templates alone make it; to be read only."""
+        if self._template is None:
+            raise CodeprobeError("SANDBOX_FAILED", "the sandbox is not prepared")
+        return self._template
+
+    # what a driver may do in its own way
+
+    def command_line(self, command: Command) -> Sequence[str]:
+        """The argv that the keeper starts."""
+        return command.argv
+
+    def inside(self, command: Command) -> str:
+        """The folder the keeper starts it in."""
+        return str(command.cwd or self.workspace)
+
+    def rlimits(self) -> Mapping[str, tuple[int, int]]:
+        """Limits that every process here gets; a command's own come on top."""
+        return {"CORE": (0, 0)}
+
+    def make_workspace(self) -> tuple[Workspace, Path]:
+        """How this workspace is laid out and compared, and the template it is made from."""
+        template = self._templates.get(self.trial.sandbox)
+        return CopiedWorkspace(template, self.workspace, self.root / "baseline"), template.tree
+
+    # the life of a sandbox
+
+    def prepare(self) -> None:
+        """Make the folders and lay out the workspace. CodeprobeError SANDBOX_FAILED if it can't be done; then nothing is left."""
+        if self._root is not None:
+            raise CodeprobeError("SANDBOX_FAILED", "the sandbox is prepared already")
+        parent = scratch_of(self.context)
+        try:
+            self._root = new_folder(parent)
+            for part in _PARTS:
+                (self._root / part).mkdir(0o700)
+        except OSError as error:
+            self.delete()
+            raise failed("no private folder could be made in", error, parent) from error
+        try:
+            self._space, self._template = self.make_workspace()
+            self._space.lay_out()
+        except BaseException:
+            self.delete()
+            raise
+
+    def snapshot(self) -> None:
+        """Take the baseline that changes() compares with."""
+        self._laid().snapshot()
+
+    def start(self, command: Command, *, role: Role, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
+        """Start a command under a keeper, its output in new files (mode 0600); the same path twice takes both in order.
+
+        OSError if it can't be started, or a log file is there already.
+        """
+        limits = dataclasses.replace(limits, rlimits={**self.rlimits(), **limits.rlimits})
+        opened: list[int] = []
+        try:
+            stdin = command.stdin_fd
+            if stdin is None:
+                stdin = _input(command.stdin, self.root)
+                opened.append(stdin)
+            out = _log(stdout)
+            opened.append(out)
+            err = out
+            if stderr != stdout:
+                err = _log(stderr)
+                opened.append(err)
+            return self.context.processes.start(
+                self.command_line(command),
+                env=command.env,
+                cwd=self.inside(command),
+                stdin=stdin,
+                stdout=out,
+                stderr=err,
+                limits=limits,
+                role=role,
+                agent=self.trial.agent.type or "",
+                stop_dir=str(self.context.stops.folder),
+            )
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    def run(self, command: Command, *, role: Role, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
+        """Start a short command, wait for it and read its output: at most `output_bytes` of each stream, head and tail.
+
+        `timeout` in seconds. What it writes is bounded by the trial's output_mb. OSError if it can't be started.
+        """
+        number = next(self._numbers)
+        stdout, stderr = self.logs / f"run-{number}.out", self.logs / f"run-{number}.err"
+        limits = ProcessLimits(timeout=timeout, output_bytes=int(self.trial.sandbox.limits.output_mb * (1 << 20)))
+        began = self.context.clock.monotonic()
+        try:
+            ended = self._wait(self.start(command, role=role, stdout=stdout, stderr=stderr, limits=limits), limits)
+            duration = self.context.clock.monotonic() - began
+            return CommandResult(exit=ended, stdout=_text(stdout, output_bytes), stderr=_text(stderr, output_bytes), duration=duration)
+        finally:
+            stdout.unlink(missing_ok=True)
+            stderr.unlink(missing_ok=True)
+
+    def _wait(self, process: Process, limits: ProcessLimits) -> ProcessExit:
+        try:
+            ended = process.wait((limits.timeout or 0) + limits.grace + _PATIENCE)
+        except BaseException:  # an interrupt: nothing may outlive it
+            process.destroy()
+            raise
+        return process.destroy() if ended is None else ended
+
+    def changes(self) -> Sequence[Change]:
+        """Paths that differ from the baseline, sorted; looked up anew at each call."""
+        return self._laid().changes()
+
+    def write_diff(self, target: Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> None:
+        """A patch of what the last changes() found, relative to the baseline; what it leaves out is named at its top."""
+        self._laid().write_diff(target, max_file_bytes=max_file_bytes)
+
+    def restore(self, paths: Sequence[str]) -> None:
+        """Put these paths back as the baseline had them, with a new mtime; what it did not have is removed. Follows no link."""
+        self._laid().restore(paths)
+
+    def keep(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
+        """Copy the workspace to `target`, which does not exist yet."""
+        return self._laid().keep(target, ignore)
+
+    def move(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
+        """As keep(), but by rename where it can be."""
+        return self._laid().move(target, ignore)
+
+    def _laid(self) -> Workspace:
+        if self._space is None:
+            raise CodeprobeError("SANDBOX_FAILED", "the sandbox is not prepared")
+        return self._space
+
+    def delete(self) -> Sequence[str]:
+        """Remove everything; a list of what could not be removed, at most 20 paths. Idempotent."""
+        if self._root is None:
+            return []
+        left = remove_tree(self._root)
+        if not left:
+            self._root = self._space = None
+        return left
+
+
+def _log(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _input(content: bytes | None, folder: Path) -> int:
+    """A descriptor that reads `content` and ends; nothing of it is ever to be seen in a folder."""
+    if content is None:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    if sys.platform == "linux":
+        fd = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    else:
+        fd, name = tempfile.mkstemp(dir=folder)
+        Path(name).unlink()
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _text(path: Path, limit: int) -> str:
+    """The file's text; of a longer one head and tail, with how much is missing between."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= limit:
+            return file.read(limit).decode("utf-8", "replace")
+        head = file.read(limit // 2)
+        file.seek(size - (limit - len(head)))
+        tail = file.read(limit - len(head))
+    mark = f"\n[… {size - limit} bytes left out …]\n"
+    return head.decode("utf-8", "replace") + mark + tail.decode("utf-8", "replace")

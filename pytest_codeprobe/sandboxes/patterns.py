@@ -1,0 +1,80 @@
+"""Patterns of files as `.gitignore` writes them: for what is not kept of a workspace, and for `include` of a template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+
+class Patterns:
+    """A list of patterns; the last one that matches a path decides.
+
+    `*` and `?` stop at a slash, `**` does not; a slash at the start or in the middle ties a pattern to the top folder; a slash at
+    the end matches folders only; `!` takes back what an earlier pattern matched. Paths are relative, with `/`.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._rules = [rule for pattern in patterns if (rule := _rule(pattern)) is not None]
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def match(self, path: str, *, folder: bool) -> bool:
+        """Whether the path itself is matched. What lies below a matched folder belongs to it; the caller does not look there."""
+        for negated, folders_only, expression in reversed(self._rules):
+            if (folder or not folders_only) and expression.fullmatch(path):
+                return not negated
+        return False
+
+
+def _rule(pattern: str) -> tuple[bool, bool, re.Pattern[str]] | None:
+    text = re.sub(r"(?<!\\) +$", "", pattern.removesuffix("\n"))
+    if not text or text.startswith("#"):
+        return None
+    negated = text.startswith("!")
+    text = text.removeprefix("!")
+    folders_only = text.endswith("/")
+    text = text.rstrip("/")
+    if not text:
+        return None
+    anchored = "/" in text
+    body = _expression(text.removeprefix("/"))
+    return negated, folders_only, re.compile(body if anchored else f"(?:.*/)?{body}", re.DOTALL)
+
+
+def _expression(text: str) -> str:
+    out, at = [], 0
+    while at < len(text):
+        char = text[at]
+        if text.startswith("**/", at) and (at == 0 or text[at - 1] == "/"):
+            out.append("(?:.*/)?")
+            at += 3
+        elif text[at:] == "**" and at > 0 and text[at - 1] == "/":
+            out.append(".+")
+            at += 2
+        elif char == "*":
+            while at < len(text) and text[at] == "*":
+                at += 1
+            out.append("[^/]*")
+        elif char == "?":
+            out.append("[^/]")
+            at += 1
+        elif char == "[" and (found := re.compile(r"\[([!^]?)(\]?(?:\\.|[^\]\\])*)\]").match(text, at)):
+            out.append(_characters(found[1], found[2]))
+            at = found.end()
+        else:
+            if char == "\\" and at + 1 < len(text):
+                at += 1
+            out.append(re.escape(text[at]))
+            at += 1
+    return "".join(out)
+
+
+def _characters(negation: str, members: str) -> str:
+    inside = re.sub(r"\\(.)", r"\1", members).replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]").replace("^", r"\^")
+    expression = f"(?!/)[{'^' if negation else ''}{inside.replace('&&', '&').replace('~~', '~').replace('||', '|')}]"
+    try:
+        re.compile(expression)
+    except re.error:  # a range the wrong way round matches nothing
+        return "(?!)"
+    return expression

@@ -1,0 +1,59 @@
+"""Putting paths of a workspace back as they were before the session."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.sandboxes.changes import Baseline, Entry, copy_any
+from pytest_codeprobe.sandboxes.trees import LANE, failed, is_folder, remove_tree
+
+
+def restore(baseline: Baseline, workspace: Path, paths: Sequence[str]) -> None:
+    """Give each path the baseline's content and mode and a new mtime; remove what the baseline did not have.
+
+    No link on the way is followed: where a folder is needed it is replaced by one. SANDBOX_FAILED if a path can't be put back.
+    """
+    wanted = [_inside(path) for path in paths]
+    with LANE:
+        known = baseline.find({os.fsencode(path) for path in wanted})
+    for path in wanted:  # first what is to go: it may lie where something else is to come back
+        if os.fsencode(path) not in known and all(is_folder(workspace / parent) for parent in path.parents):
+            left = remove_tree(workspace / path)
+            if left:
+                raise CodeprobeError("SANDBOX_FAILED", f"{left[0]!r} could not be removed before grading")
+    for path in wanted:
+        entry = known.get(os.fsencode(path))
+        if entry is not None:
+            try:
+                _put_back(baseline, entry, workspace, path)
+            except OSError as error:
+                raise failed("the file could not be put back as it was before the session:", error, workspace / path) from error
+
+
+def _inside(path: str) -> PurePosixPath:
+    relative = PurePosixPath(path)
+    if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+        raise CodeprobeError("SANDBOX_FAILED", f"{path!r} is not a path inside the workspace")
+    return relative
+
+
+def _put_back(baseline: Baseline, entry: Entry, workspace: Path, path: PurePosixPath) -> None:
+    source = baseline.content(entry)
+    if source is None:
+        raise CodeprobeError("SANDBOX_FAILED", f"the content that {str(path)!r} had before the session was too large to keep")
+    folder = workspace
+    for part in ("", *path.parent.parts):
+        folder = folder / part
+        if not is_folder(folder):
+            folder.unlink(missing_ok=True)
+            folder.mkdir()
+    target = workspace / path
+    remove_tree(target)
+    copy_any(source, os.fsencode(target), entry)
+    if stat.S_ISREG(entry.mode):
+        target.chmod(stat.S_IMODE(entry.mode))
+        os.utime(target)  # caches of the old content, such as bytecode, go by the time

@@ -1,0 +1,153 @@
+"""Whose a private folder is, and the removal of those whose owner is dead.
+
+Folders are called `codeprobe-<pid>-<start time>-<random>` and hold a mark that says the same and on which machine. One is removed
+only if name, mark and user fit and its owner is certainly gone; in doubt it stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import secrets
+import socket
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from pytest_codeprobe.sandboxes.trees import remove_tree
+
+MARK = "owner.json"
+_NAME = re.compile(r"codeprobe-(\d{1,10})-(\d{1,20})-[0-9a-z]{8,}")
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in a unit of its own that tells it from a later one with the same number; None if it is dead."""
+    if sys.platform == "linux":
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            return None
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).create_time() * 100)
+    except psutil.Error:
+        return None
+
+
+def new_folder(parent: Path) -> Path:
+    """A new private folder (mode 0700) of this process below `parent`, with its mark. OSError if it can't be made."""
+    pid = os.getpid()
+    started = start_time(pid) or 0
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = parent / f"codeprobe-{pid}-{started}-{secrets.token_hex(6)}"
+    folder.mkdir(0o700)
+    fd = os.open(folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="ascii") as mark:
+        json.dump({"pid": pid, "start": started, **_machine()}, mark)
+    return folder
+
+
+def sweep(root: Path) -> list[str]:
+    """Remove the folders below `root` whose owner is dead; the names of those removed.
+
+    May run at the same time as other sweeps and beside living runs. Another user's folder, one without a fitting name and mark,
+    and one of another machine or container are left alone; links are never followed.
+    """
+    removed: list[str] = []
+    try:
+        names = sorted(entry.name for entry in os.scandir(root) if _NAME.fullmatch(entry.name))
+    except OSError:
+        return removed  # no such folder: nothing to sweep
+    for name in names:
+        folder = root / name
+        if not _is_abandoned(folder):
+            continue
+        claimed = root / f"codeprobe-{os.getpid()}-{start_time(os.getpid()) or 0}-{secrets.token_hex(6)}"
+        try:
+            folder.rename(claimed)  # of two sweeps one gets it; if we die on the way, the next one takes it from us
+        except OSError:
+            continue
+        if _remove(claimed):
+            removed.append(name)
+    return removed
+
+
+def _remove(folder: Path) -> bool:
+    """The mark goes last, so that an interrupted removal can be taken up again."""
+    for entry in list(os.scandir(folder)):
+        if entry.name != MARK:
+            remove_tree(Path(entry.path))
+    with contextlib.suppress(OSError):
+        if [entry.name for entry in os.scandir(folder)] in ([MARK], []):
+            (folder / MARK).unlink(missing_ok=True)
+            folder.rmdir()
+    return not os.path.lexists(folder)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        info = folder.lstat()
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+            return False
+        named = _NAME.fullmatch(folder.name)
+        if named is None or _is_alive(int(named[1]), int(named[2])):
+            return False
+        mark = _read_mark(folder / MARK)
+        if mark is None:
+            # made by a process that died before it wrote the mark; only if there is nothing in it
+            folder.rmdir()
+            return False
+    except OSError:
+        return False
+    here = _machine()
+    if mark.get("host") != here["host"]:
+        return False
+    if mark.get("boot") != here["boot"]:
+        return True  # this machine was started anew since
+    if mark.get("pids") != here["pids"]:
+        return False  # of a container that shares the folder with us
+    pid, started = mark.get("pid"), mark.get("start")
+    return isinstance(pid, int) and isinstance(started, int) and not _is_alive(pid, started)
+
+
+def _is_alive(pid: int, started: int) -> bool:
+    return start_time(pid) == started
+
+
+def _read_mark(path: Path) -> dict[str, Any] | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        try:
+            mark = json.loads(file.read(4096))
+        except ValueError:
+            return {}
+    return mark if isinstance(mark, dict) else {}
+
+
+@functools.cache
+def _machine() -> dict[str, str]:
+    """What a process id is only unique within."""
+    return {"host": socket.gethostname(), "boot": _text("/proc/sys/kernel/random/boot_id"), "pids": _link("/proc/self/ns/pid")}
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return ""

@@ -1,0 +1,65 @@
+"""Driver `tempdir`: a private folder and a process tree of its own. No security boundary: the agent can read what you can read."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.sandboxes.base import BaseSandbox, scratch_of
+from pytest_codeprobe.sandboxes.workspace import TemplateStore
+
+_ISOLATING = "driver bubblewrap or docker"
+_LATER = "a later version"
+
+
+class TempdirSandbox(BaseSandbox):
+    """An attempt's folder below the system's temporary one."""
+
+    driver = "tempdir"
+
+
+class TempdirDriver:
+    """Files by convention, HOME, process tree; needs nothing but POSIX."""
+
+    name = "tempdir"
+    isolates = False
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._store: tuple[tuple[str, Path, Path], TemplateStore] | None = None
+
+    def unavailable(self, context: Context) -> str | None:
+        """A reason on systems without POSIX, else None."""
+        return None if os.name == "posix" else "sessions need Linux or macOS"
+
+    def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
+        """What this driver can't hold: network and resources."""
+        config, found = trial.sandbox, []
+        if config.network != "on":
+            found.append(("sandbox.network", _ISOLATING))
+        found += [
+            (f"sandbox.limits.{name}", _ISOLATING)
+            for name in ("memory_mb", "cpus", "pids", "disk_mb")
+            if getattr(config.limits, name) is not None
+        ]
+        found += [(f"sandbox.{name}", _LATER) for name in ("setup", "mock_path_dirs", "record_cli") if getattr(config, name)]
+        if config.docker is not None:
+            found.append(("sandbox.docker", "driver docker"))
+        found += [(f"sandbox.template_sources[{i}]", _LATER) for i, s in enumerate(config.template_sources) if s.type == "repo"]
+        return found
+
+    def create(self, trial: Trial, context: Context) -> TempdirSandbox:
+        """A new sandbox; nothing is on disk before its prepare()."""
+        return TempdirSandbox(trial, context, self._templates(context))
+
+    def _templates(self, context: Context) -> TemplateStore:
+        """The store of the run; that of an earlier run in this process goes when its last sandbox does."""
+        key = (context.run_id, context.run_dir, scratch_of(context))
+        with self._lock:
+            if self._store is None or self._store[0] != key:
+                self._store = (key, TemplateStore(key[2]))
+            return self._store[1]

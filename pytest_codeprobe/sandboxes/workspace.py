@@ -1,0 +1,344 @@
+"""Workspaces: made once per run from a task's sources, then laid out for each attempt by the cheapest way the file system has."""
+
+# ruff: noqa: PTH114, PTH115, PTH117, PTH118, PTH120
+# (names need not be text, links are looked at and not followed: plain calls where Path would do more)
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Literal, Protocol
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.config import SandboxConfig, StarterFile, TemplateSource
+from pytest_codeprobe.model.sandbox import Change
+from pytest_codeprobe.sandboxes.changes import Baseline, Difference, Records, scan
+from pytest_codeprobe.sandboxes.gitbaseline import write_repository
+from pytest_codeprobe.sandboxes.patch import find_git, write_patch
+from pytest_codeprobe.sandboxes.patterns import Patterns
+from pytest_codeprobe.sandboxes.restore import restore
+from pytest_codeprobe.sandboxes.sweep import new_folder
+from pytest_codeprobe.sandboxes.trees import (
+    SMALL_BYTES,
+    SMALL_FILES,
+    copy_file,
+    copy_link,
+    copy_tree,
+    failed,
+    keep_tree,
+    move_tree,
+    remove_tree,
+)
+
+#: one template at a time, so that threads don't hold each other up; not the lane of the trials, it can take long
+_MAKING = threading.Lock()
+
+
+class Workspace(Protocol):
+    """How a workspace comes to be and what became of it. Another way than a copy, such as an overlay, has the same face."""
+
+    def lay_out(self) -> None:
+        """Fill the empty workspace folder from the template."""
+
+    def snapshot(self) -> None:
+        """Take the baseline."""
+
+    def changes(self) -> Sequence[Change]:
+        """What differs from the baseline, sorted by path."""
+
+    def write_diff(self, target: Path, *, max_file_bytes: int) -> None:
+        """The same as a patch."""
+
+    def restore(self, paths: Sequence[str]) -> None:
+        """Put paths back as the baseline had them."""
+
+    def keep(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
+        """Copy the workspace."""
+
+    def move(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
+        """Copy or rename it; it is gone afterwards."""
+
+
+class Template:
+    """A workspace as its sources make it, with its baseline repository. Never written again."""
+
+    def __init__(self, tree: Path, records: Records, files: int, size: int) -> None:
+        self.tree, self.records = tree, records
+        self.small = files <= SMALL_FILES and size <= SMALL_BYTES
+
+
+class TemplateStore:
+    """The templates of one run in this process, each made at its first use. Its folder goes away with the last user of the store."""
+
+    def __init__(self, parent: Path) -> None:
+        self._parent = parent
+        self._lock = threading.Lock()
+        self._folder: Path | None = None
+        self._locks: dict[str, threading.Lock] = {}
+        self._ready: dict[str, Template] = {}
+
+    def get(self, config: SandboxConfig) -> Template:
+        """The template of these sources. CodeprobeError SANDBOX_FAILED if it can't be made; a later call tries again."""
+        key = json.dumps([config.git, [source.model_dump() for source in config.template_sources]], sort_keys=True)
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            template = self._ready.get(key)
+            if template is None:
+                template = self._ready[key] = self._make(config)
+            return template
+
+    def _make(self, config: SandboxConfig) -> Template:
+        try:
+            with self._lock:
+                if self._folder is None:
+                    self._folder = new_folder(self._parent)
+                    weakref.finalize(self, _remove_own, self._folder, os.getpid())
+                tree = self._folder / f"template-{len(list(self._folder.iterdir()))}"
+                tree.mkdir()
+        except OSError as error:
+            raise failed("no folder could be made for templates in", error, self._parent) from error
+        try:
+            with _MAKING:
+                for source in config.template_sources:
+                    _lay(source, tree)
+                _check_links(tree)
+                if config.git == "baseline" and not (tree / ".git").is_dir():
+                    write_repository(tree)
+                return _measured(tree)
+        except OSError as error:
+            remove_tree(tree)
+            raise failed("the workspace's template could not be made:", error) from error
+        except CodeprobeError:
+            remove_tree(tree)
+            raise
+
+
+def _remove_own(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a fork of the process that made it
+        remove_tree(folder)
+
+
+def _measured(tree: Path) -> Template:
+    records = Records(str(tree.parent))
+    size = 0
+    for entry in scan(os.fsencode(tree)):
+        records.append(entry, 0)
+        size += entry.size
+    files = records.count
+    for folder, _, names in os.walk(tree / ".git"):
+        files += len(names)
+        size += sum((Path(folder) / name).lstat().st_size for name in names)
+    return Template(tree, records, files, size)
+
+
+def _lay(source: TemplateSource, tree: Path) -> None:
+    if source.type == "starter_files":
+        for file in source.files or ():
+            _lay_starter_file(file, tree)
+    elif source.type == "template_dir":
+        target = _folder_in(tree, PurePosixPath(source.mount_point or "."), "mount_point")
+        top = Path(source.path or "")
+        if not top.is_dir():
+            raise CodeprobeError(
+                "SANDBOX_FAILED", f"the template {str(top)!r} is not a folder", remediation="Correct template_sources in the task file."
+            )
+        _Overlay(top, target, source.include).run()
+    else:
+        raise CodeprobeError("SANDBOX_FAILED", "a template source of type 'repo' is not available yet", remediation="Use a template_dir.")
+
+
+def _lay_starter_file(file: StarterFile, tree: Path) -> None:
+    relative = PurePosixPath(file.path)
+    parent = _folder_in(tree, relative.parent, "path of a starter file")
+    if relative.name in ("", ".."):
+        raise _leaves(file.path, "path of a starter file")
+    target = parent / relative.name
+    _clear(target)
+    target.write_bytes(file.content.encode("utf-8", "surrogatepass"))
+    target.chmod(int(file.mode, 8) & 0o777 if file.mode else 0o644)
+
+
+def _leaves(path: str, what: str) -> CodeprobeError:
+    return CodeprobeError(
+        "SANDBOX_FAILED", f"{what} {path!r} leaves the workspace", remediation="Give a path inside the workspace, without '..'."
+    )
+
+
+def _folder_in(tree: Path, relative: PurePosixPath, what: str) -> Path:
+    """The folder inside the tree, made of real folders; what else lies in its way gives way."""
+    if relative.is_absolute() or ".." in relative.parts:
+        raise _leaves(str(relative), what)
+    folder = tree
+    for part in relative.parts:
+        folder = folder / part
+        if folder.is_symlink() or not folder.is_dir():
+            _clear(folder)
+            folder.mkdir()
+    return folder
+
+
+def _clear(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        _remove_folder(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a folder of a template in the making. OSError if it can't be done."""
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in files:
+            (Path(folder) / name).unlink()
+        for name in folders:
+            there = Path(folder) / name
+            if there.is_symlink():
+                there.unlink()
+            else:
+                there.rmdir()
+    path.rmdir()
+
+
+class _Overlay:
+    """Lays one folder over another: files replace, folders merge, links stay links."""
+
+    def __init__(self, source: Path, target: Path, include: Sequence[str] | None) -> None:
+        self._source, self._target = source, target
+        self._real = os.path.realpath(source)
+        self._include = None if include is None else Patterns(include)
+
+    def run(self) -> None:
+        todo = [("", self._include is None)]
+        modes: list[tuple[Path, os.stat_result]] = []
+        while todo:
+            folder, wanted = todo.pop()
+            with os.scandir(self._source / folder) as entries:
+                for entry in sorted(entries, key=lambda e: e.name):
+                    relative = f"{folder}/{entry.name}" if folder else entry.name
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    included = wanted or (self._include is not None and self._include.match(relative, folder=is_folder))
+                    if is_folder:
+                        todo.append((relative, included))
+                        if included:
+                            modes.append((self._folder(relative), entry.stat(follow_symlinks=False)))
+                    elif included:
+                        self._file(relative, entry)
+        for path, info in reversed(modes):  # deepest first, once nothing is written into them any more
+            path.chmod(stat.S_IMODE(info.st_mode) & 0o777 | 0o700)
+            os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+    def _folder(self, relative: str) -> Path:
+        return _folder_in(self._target, PurePosixPath(relative), "path")
+
+    def _file(self, relative: str, entry: os.DirEntry[str]) -> None:
+        parent, _, name = relative.rpartition("/")
+        target = self._folder(parent or ".") / name
+        if entry.is_symlink():
+            self._check_link(entry.path)
+            _clear(target)
+            copy_link(entry.path, str(target))
+        elif not entry.is_file(follow_symlinks=False):
+            raise CodeprobeError(
+                "SANDBOX_FAILED",
+                f"{entry.path!r} in a template is neither a file, a folder nor a link",
+                remediation="Remove it from the template.",
+            )
+        elif name == ".git" and Path(entry.path).read_bytes()[:7] == b"gitdir:":
+            return  # of a worktree or submodule: it would lead the agent's git into the user's own repository
+        else:
+            _clear(target)
+            copy_file(entry.path, str(target))
+
+    def _check_link(self, path: str) -> None:
+        goal = os.readlink(path)
+        if os.path.isabs(goal) or not _is_inside(os.path.join(os.path.dirname(path), goal), self._real):
+            raise _link_leaves(path, goal)
+
+
+def _is_inside(path: str, top: str) -> bool:
+    real = os.path.realpath(path)
+    return real == top or real.startswith(top + os.sep)
+
+
+def _link_leaves(path: str, goal: str) -> CodeprobeError:
+    return CodeprobeError(
+        "SANDBOX_FAILED",
+        f"the link {path!r} in a template leads out of it, to {goal!r}",
+        remediation="Make it a relative link that stays inside, or leave it out with 'include'.",
+    )
+
+
+def _check_links(tree: Path) -> None:
+    """Refuse a link that leaves the laid-out tree: sources that are each sound can make one together."""
+    top = os.path.realpath(tree)
+    for folder, folders, files in os.walk(tree):
+        for name in (*folders, *files):
+            path = os.path.join(folder, name)
+            if os.path.islink(path) and not _is_inside(path, top):
+                raise _link_leaves(os.path.relpath(path, tree), os.readlink(path))
+
+
+class CopiedWorkspace:
+    """A workspace that is a copy of its template, whose changes are found by stat."""
+
+    def __init__(self, template: Template, folder: Path, private: Path) -> None:
+        find_git()  # what the diff will need is better missed before the agent is paid for
+        self._template, self._folder, self._private = template, folder, private
+        self._since = 0
+        self._baseline: Baseline | None = None
+        self._found: list[Difference] | None = None
+
+    def lay_out(self) -> None:
+        """Copy the template into the empty folder."""
+        try:
+            copy_tree(str(self._template.tree), str(self._folder), small=self._template.small)
+            self._private.mkdir(0o700, exist_ok=True)
+            clock = self._private / "laid"
+            clock.touch()
+            self._since = clock.stat().st_ctime_ns
+            clock.unlink()
+        except OSError as error:
+            raise failed("the workspace could not be laid out in", error, error.filename or self._folder) from error
+
+    def snapshot(self) -> None:
+        """Take the baseline, with private copies of what is not as in the template."""
+        if self._baseline is not None:
+            remove_tree(self._private)
+        self._baseline = Baseline(self._folder, self._template.tree, self._template.records, self._since, self._private)
+        self._found = None
+
+    def changes(self) -> Sequence[Change]:
+        """What differs from the baseline, sorted; looked up anew at each call."""
+        found, listed = self._taken().changes()
+        self._found = found
+        return listed
+
+    def write_diff(self, target: Path, *, max_file_bytes: int) -> None:
+        """A patch of what the last changes() found."""
+        baseline = self._taken()
+        if self._found is None:
+            self._found, _ = baseline.differences()
+        write_patch(
+            target, self._found, baseline=baseline, workspace=self._folder, scratch=self._private.parent, max_file_bytes=max_file_bytes
+        )
+
+    def restore(self, paths: Sequence[str]) -> None:
+        """Put paths back as the baseline had them; what it did not have is removed."""
+        restore(self._taken(), self._folder, paths)
+
+    def _taken(self) -> Baseline:
+        if self._baseline is None:
+            raise CodeprobeError("SANDBOX_FAILED", "there is no snapshot to compare the workspace with")
+        return self._baseline
+
+    def keep(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
+        """Copy the workspace to `target`."""
+        return keep_tree(self._folder, target, ignore)
+
+    def move(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
+        """Rename or copy the workspace to `target`."""
+        return move_tree(self._folder, target, ignore)
