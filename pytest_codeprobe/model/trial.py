@@ -7,12 +7,16 @@ from typing import Any, Literal
 from pytest_codeprobe.model.base import Model
 from pytest_codeprobe.model.config import AgentConfig, PreRunCommand, Reference, RunLimits, SandboxConfig, Solution, TaskCommand
 
+FileRole = Literal[
+    "task", "prompt", "template", "reference", "solution", "hidden", "schema", "system_prompt", "skill", "plugin", "dataset", "docker"
+]
+
 
 class FileRef(Model):
     """A file or folder outside the YAML that a trial needs."""
 
     path: str  #: absolute
-    role: Literal["task", "prompt", "template", "reference", "solution", "hidden", "schema", "system_prompt", "skill"]
+    role: FileRole
 
 
 class Trial(Model):
@@ -43,3 +47,4 @@ class Trial(Model):
     expect: Literal["pass", "fail"] = "pass"
     marked: bool = False  #: a Python test with the marker, not a task item
     manifest: tuple[FileRef, ...] = ()
+    notes: tuple[str, ...] = ()  #: settings that no task or flag asked for and that were left out, each a sentence

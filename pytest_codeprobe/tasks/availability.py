@@ -1,0 +1,77 @@
+"""What the task format knows and this version does not do yet, said where a task or a flag asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_codeprobe.tasks.problems import FieldPath, dotted, shown
+from pytest_codeprobe.tasks.task import Task
+
+KNOWN_CRITERIA = frozenset((
+    "file_exists", "file_contains", "file_matches_regex", "file_check", "json_check", "run_command", "test_script", "pytest",
+    "checkpoints", "answer_match", "dual", "reference_comparison", "diff_check", "command_executed", "command_not_executed",
+    "command_order", "commands_efficiency", "cli_called", "skill_triggered", "tool_used", "classification_match",
+    "answer_contains", "limits", "llm_judge", "agent_judge", "python",
+))  # fmt: skip
+KNOWN_AGENTS = frozenset((
+    "claude", "codex", "opencode", "pi", "gemini", "qwen", "copilot", "mini-swe-agent", "aider", "acp", "command", "scripted",
+    "oracle", "nop", "none",
+))  # fmt: skip
+KNOWN_DRIVERS = frozenset(("auto", "tempdir", "bubblewrap", "docker"))
+LIMITS = ("memory_mb", "cpus", "pids", "disk_mb")
+
+Lookup = Callable[[FieldPath], Any]
+Found = Iterator[tuple[FieldPath, str]]
+
+
+def of_task(task: Task) -> Found:
+    """Fields of the task itself: where, and a sentence."""
+    asked: dict[str, bool] = {
+        "dataset": task.dataset is not None,
+        "simulation": task.simulation is not None,
+        "repeats": task.repeats > 1,
+        "min_passes": task.min_passes is not None,
+        "gateway": task.gateway != "auto",
+        "dialect": task.dialect != "native",
+        "expected_commands": task.expected_commands is not None,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            value = getattr(task, name)
+            yield (name,), f"{name}{f': {shown_plain(value)}' if isinstance(value, int | str) else ''} is not available yet"
+    for number, criterion in enumerate(task.success_criteria):
+        if criterion.get("suite_thresholds") is not None:
+            path = ("success_criteria", number, "suite_thresholds")
+            yield path, f"{dotted(path)} is not available yet"
+
+
+def of_sandbox(value_at: Lookup, driver: str) -> Found:
+    """Fields of the resolved sandbox that nothing holds; `value_at` gives what is set, None where nothing is.
+
+    A driver that isn't there yet is no fault of the task: the trial is an error, SANDBOX_UNAVAILABLE, and what that driver
+    would hold is not complained about.
+    """
+    elsewhere = driver in KNOWN_DRIVERS - {"auto", "tempdir"}
+    network = value_at(("sandbox", "network"))
+    if network not in (None, "on") and not elsewhere:
+        yield ("sandbox", "network"), f"sandbox.network: {shown_plain(network)} needs driver bubblewrap or docker"
+    for name in LIMITS:
+        path: FieldPath = ("sandbox", "limits", name)
+        if value_at(path) is not None and not elsewhere:
+            yield path, f"{dotted(path)}: {shown_plain(value_at(path))} needs driver bubblewrap or docker"
+    if value_at(("sandbox", "docker")) is not None and driver != "docker":
+        yield ("sandbox", "docker"), "sandbox.docker needs driver docker"
+    for path in (("sandbox", "setup", "python"), ("sandbox", "setup", "node"), ("sandbox", "mock_path_dirs"), ("sandbox", "record_cli")):
+        if value_at(path):
+            yield path, f"{dotted(path)} is not available yet"
+    for number, source in enumerate(value_at(("sandbox", "template_sources")) or ()):
+        if source.get("type") == "repo":
+            yield ("sandbox", "template_sources", number), "a template source of type repo is not available yet"
+
+
+def shown_plain(value: Any) -> str:
+    """A value without the quotes of Python: `off`, `3`, `[a, b]`."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(shown_plain(v) for v in value)}]"
+    return value if isinstance(value, str) else shown(value)

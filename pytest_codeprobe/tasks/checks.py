@@ -1,0 +1,71 @@
+"""What a task's own fields must have to do with each other, beyond the shape that the models hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytest_codeprobe.model.config import AgentConfig, SandboxConfig
+from pytest_codeprobe.model.context import Registry
+from pytest_codeprobe.model.criterion import Criterion
+from pytest_codeprobe.tasks.paths import PathProblem, workspace_path
+from pytest_codeprobe.tasks.problems import FieldPath, dotted
+from pytest_codeprobe.tasks.task import Task
+
+_PASSED_ON = re.compile(r"(?:(?:agent|grader):)?[^\s=:]+")
+Add = Callable[[FieldPath, str], None]
+
+
+def check_task(task: Task, criteria: Sequence[Criterion | None], registry: Registry, add: Add) -> None:
+    """Add a sentence for each fault, with the field that it is about."""
+    if task.sandbox is not None:
+        check_sandbox(task.sandbox, add)
+    if task.agent is not None:
+        _agent(task.agent, add)
+    for number, name in enumerate(task.fixtures):
+        if not name.isidentifier():
+            add(("fixtures", number), f"'fixtures[{number}]' must be the name of a fixture, not {name!r}")
+    if task.agent is not None and task.agent.type is not None and _is_none(task.agent.type, registry):
+        for number, criterion in enumerate(criteria):
+            if criterion is not None and criterion.needs_session:
+                at: FieldPath = ("success_criteria", number, "type")
+                add(at, f"criterion {criterion.type!r} needs a session, and a task of agent 'none' has none")
+
+
+def check_sandbox(sandbox: SandboxConfig, add: Add) -> None:
+    """Paths inside the workspace and names of variables."""
+    for number, source in enumerate(sandbox.template_sources):
+        at: FieldPath = ("sandbox", "template_sources", number)
+        if source.mount_point is not None:
+            _inside(source.mount_point, (*at, "mount_point"), add)
+        for index, file in enumerate(source.files or ()):
+            _inside(file.path, (*at, "files", index, "path"), add)
+    _names(sandbox.env, ("sandbox", "env"), add)
+    for number, entry in enumerate(sandbox.env_passthrough):
+        if not _PASSED_ON.fullmatch(entry):
+            message = f"'sandbox.env_passthrough[{number}]' must be NAME, agent:NAME or grader:NAME, not {entry!r}"
+            add(("sandbox", "env_passthrough", number), message)
+
+
+def _agent(agent: AgentConfig, add: Add) -> None:
+    _names(agent.env, ("agent", "env"), add)
+    if agent.system_prompt is not None and agent.system_prompt_file is not None:
+        add(("agent", "system_prompt_file"), "'agent': give 'system_prompt' or 'system_prompt_file', not both")
+
+
+def _inside(path: str, at: FieldPath, add: Add) -> None:
+    try:
+        workspace_path(path)
+    except PathProblem as problem:
+        add(at, f"'{dotted(at)}' {problem}")
+
+
+def _names(env: dict[str, Any], at: FieldPath, add: Add) -> None:
+    for name in env:
+        if not name or "=" in name:
+            add((*at, name), f"'{dotted(at)}' has {name!r}, which can't be the name of a variable")
+
+
+def _is_none(name: str, registry: Registry) -> bool:
+    return any(agent.name == "none" and name in agent.aliases for agent in registry.agents.values()) or name == "none"

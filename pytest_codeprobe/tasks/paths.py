@@ -1,0 +1,96 @@
+"""What a task may refer to, and the variables in what it says.
+
+A path belongs to the file that wrote it and stays inside the git repository that holds the file (else inside rootdir) or
+one of ini `codeprobe_template_roots`; a symlink that leads out is refused as well. `..` is fine as long as it stays inside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+Kind = Literal["file", "folder", "any"]
+_VARIABLE = re.compile(r"\$(?:\$|(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<braced>[^{}]*)\})")
+_BRACED = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
+
+
+class PathProblem(ValueError):
+    """Why a path or a variable can't be used, as the end of a sentence about the field."""
+
+
+def expand_variables(text: str, environ: Mapping[str, str]) -> str:
+    """The text with `$VAR`, `${VAR}` and `${VAR:-default}` replaced; `$$` is a dollar sign.
+
+    PathProblem if a variable is missing. As in a shell the default also stands in for an empty one.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        if match["braced"] is None:
+            name, default = match["plain"], None
+        else:
+            inner = _BRACED.fullmatch(match["braced"])
+            if inner is None:
+                raise PathProblem(f"has {match[0]!r}, which names no variable; write $$ for a dollar sign")
+            name, default = inner["name"], inner["default"]
+        if name is None:
+            return "$"
+        value = environ.get(name)
+        if default is not None and not value:
+            return default
+        if value is None:
+            raise PathProblem(f"needs the variable {name}, which is not set; set it or write ${{{name}:-default}}")
+        return value
+
+    return _VARIABLE.sub(replace, text) if "$" in text else text
+
+
+def repository_of(file: Path) -> Path | None:
+    """The folder of the git repository (or worktree) that holds a file; None if there is none."""
+    return next((folder for folder in file.parents if (folder / ".git").exists()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PathRules:
+    """Where the paths of one file may lead."""
+
+    base: Path  #: the folder of the file
+    allowed: tuple[Path, ...]  #: folders, absolute
+
+    @classmethod
+    def of(cls, file: Path, rootdir: Path, template_roots: tuple[str, ...] = ()) -> PathRules:
+        """The rules for what `file` (absolute) says."""
+        home = repository_of(file) or rootdir
+        return cls(file.parent, (home, *(rootdir / root for root in template_roots)))
+
+    def resolve(self, text: str, kind: Kind = "any") -> Path:
+        """The absolute path; PathProblem if it is not there, of the wrong kind, or leads out."""
+        if not text.strip():
+            raise PathProblem("is empty")
+        joined = self.base / text
+        real = Path(os.path.realpath(joined))
+        if not any(real.is_relative_to(os.path.realpath(root)) for root in self.allowed):
+            through = " through a symlink" if self._looks_inside(joined) else ""
+            raise PathProblem(f"leads out of {self.allowed[0]}{through}: {text!r}; see ini codeprobe_template_roots")
+        if not real.exists():
+            raise PathProblem(f"names what is not there: {text!r}")
+        if kind == "file" and not real.is_file():
+            raise PathProblem(f"must name a file, not a folder: {text!r}" if real.is_dir() else f"must name a file: {text!r}")
+        if kind == "folder" and not real.is_dir():
+            raise PathProblem(f"must name a folder, not a file: {text!r}")
+        plain = Path(os.path.normpath(joined))  # spelled as pytest spells it, where that means the same
+        return plain if os.path.realpath(plain) == str(real) else real
+
+    def _looks_inside(self, joined: Path) -> bool:
+        return any(Path(os.path.normpath(joined)).is_relative_to(root) for root in self.allowed)
+
+
+def workspace_path(text: str) -> str:
+    """A path inside the workspace, as given; PathProblem if it is absolute or has `..`."""
+    path = PurePosixPath(text)
+    if not text.strip() or path.is_absolute() or ".." in path.parts:
+        raise PathProblem(f"must be a path inside the workspace, without '..': {text!r}")
+    return text

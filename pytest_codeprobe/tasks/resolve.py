@@ -1,0 +1,123 @@
+"""Makes what a task refers to absolute and puts variables in, before the strict models see it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_codeprobe.model.trial import FileRef, FileRole
+from pytest_codeprobe.tasks.paths import Kind, PathProblem, PathRules, expand_variables
+from pytest_codeprobe.tasks.problems import FieldPath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathField:
+    """One kind of path in a task. `*` in `at` is each entry of a list."""
+
+    at: tuple[str, ...]
+    role: FileRole
+    kind: Kind = "any"
+    variables: bool = False
+    anywhere: bool = False  #: may lead out of the repository
+    below_rootdir: bool = False  #: also looked for below rootdir
+
+
+_FIELDS: tuple[PathField, ...] = (
+    PathField(at=("initial_prompt_file",), role="prompt", kind="file"),
+    PathField(at=("sandbox", "template_sources", "*", "path"), role="template", kind="folder", variables=True),
+    PathField(at=("sandbox", "docker", "dockerfile"), role="docker", kind="file", variables=True),
+    PathField(at=("reference", "file"), role="reference", kind="file"),
+    PathField(at=("reference", "directory"), role="reference", kind="folder"),
+    PathField(at=("solution", "directory"), role="solution", kind="folder"),
+    PathField(at=("solution", "patch"), role="solution", kind="file"),
+    PathField(at=("dataset", "paths", "*"), role="dataset", kind="file", variables=True),
+    PathField(at=("agent", "system_prompt_file"), role="system_prompt", kind="file"),
+    PathField(at=("agent", "skills", "*"), role="skill", variables=True, anywhere=True),
+    PathField(at=("agent", "plugins", "*", "path"), role="plugin", kind="folder", variables=True, anywhere=True, below_rootdir=True),
+)
+#: fields in whose strings variables are expanded, at any depth
+_VARIABLES: tuple[tuple[str, ...], ...] = (("agent", "env"), ("agent", "mcp_servers"), ("sandbox", "docker", "build"))
+
+
+@dataclass(slots=True)
+class Resolver:
+    """Resolves the fields of one mapping; faults go to `fault`, what is referred to is collected."""
+
+    rules: PathRules
+    rootdir: Path
+    environ: Mapping[str, str]
+    fault: Callable[[FieldPath, str], None]  #: (where in the mapping, words about the field)
+    refers_to: list[FileRef] = field(default_factory=list)
+
+    def task(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy of a task (or of one layer) with absolute paths and without variables."""
+        result: dict[str, Any] = _copy(raw)
+        for spec in _FIELDS:
+            self._each(result, spec.at, (), functools.partial(self._path, spec))
+        for at in _VARIABLES:
+            self._each(result, at, (), self._expanded)
+        return result
+
+    def beside_task(self, values: dict[str, Any], fields: Mapping[str, str], path: FieldPath) -> None:
+        """In place: the fields of a criterion that name files beside the task; other values than text are inline content."""
+        for name, role in fields.items():
+            known: FileRole = "schema" if role == "schema" else "reference" if role == "reference" else "hidden"
+            at = (name, "*") if isinstance(values.get(name), list) else (name,)
+            spec = PathField(at=at, role=known)
+            self._each(values, at, path, functools.partial(self._path, spec))
+
+    def _each(self, holder: Any, at: tuple[str, ...], path: FieldPath, change: Callable[[Any, FieldPath], Any]) -> None:
+        """Replace what stands at `at`; entries that are missing or of another shape are the models' business."""
+        head, rest = at[0], at[1:]
+        if head == "*":
+            keys: list[Any] = list(range(len(holder))) if isinstance(holder, list) else []
+        else:
+            keys = [head] if isinstance(holder, dict) and holder.get(head) is not None else []
+        for key in keys:
+            if rest:
+                self._each(holder[key], rest, (*path, key), change)
+            else:
+                holder[key] = change(holder[key], (*path, key))
+
+    def _expanded(self, value: Any, path: FieldPath) -> Any:
+        if isinstance(value, dict):
+            return {k: self._expanded(v, (*path, k)) for k, v in value.items()}
+        if isinstance(value, list):
+            return [self._expanded(v, (*path, n)) for n, v in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        try:
+            return expand_variables(value, self.environ)
+        except PathProblem as problem:
+            self.fault(path, str(problem))
+            return value
+
+    def _path(self, spec: PathField, value: Any, path: FieldPath) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            text = expand_variables(value, self.environ) if spec.variables else value
+            found = str(self._find(text, spec))
+        except PathProblem as problem:
+            self.fault(path, str(problem))
+            return value
+        self.refers_to.append(FileRef(path=found, role=spec.role))
+        return found
+
+    def _find(self, text: str, spec: PathField) -> Path:
+        rules = PathRules(self.rules.base, (Path("/"),)) if spec.anywhere else self.rules
+        try:
+            return rules.resolve(text, spec.kind)
+        except PathProblem:
+            if spec.below_rootdir and (self.rootdir / text).exists():
+                return PathRules(self.rootdir, rules.allowed).resolve(text, spec.kind)
+            raise
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _copy(v) for k, v in value.items()}
+    return [_copy(v) for v in value] if isinstance(value, list) else value

@@ -1,0 +1,119 @@
+"""The strict model of one task, as its file says it. Field meanings: docs, "Writing tasks"."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+
+from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
+from pytest_codeprobe.model.config import AgentConfig, PreRunCommand, Reference, RunLimits, SandboxConfig, Solution, TaskCommand
+
+MAX_ID = 100  #: characters
+_ID = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
+_TAG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*(?::[A-Za-z0-9][A-Za-z0-9._+/-]*)?")
+
+
+def _task_id(value: str) -> str:
+    if len(value) > MAX_ID:
+        raise ValueError(f"must have at most {MAX_ID} characters, not {len(value)}")
+    if not _ID.fullmatch(value) or ".." in value or "." in value.split("/"):
+        raise ValueError(f"must be made of letters, digits and . _ - / (no '..', no empty part), not {value!r}")
+    return value
+
+
+def _tag(value: str) -> str:
+    if not _TAG.fullmatch(value):
+        kebab = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")
+        hint = f", such as {kebab!r}," if kebab else ""
+        raise ValueError(f"must be in kebab-case{hint} or key:value, not {value!r}")
+    return value
+
+
+def _reason(value: Any) -> Any:
+    if isinstance(value, bool) or (isinstance(value, str) and value.strip()):
+        return value
+    raise ValueError("must be true, false or the reason as text")
+
+
+class Simulation(Model):
+    """A simulated user who answers the agent."""
+
+    persona: Text | None = None
+    goal: Text
+    constraints: tuple[Text, ...] | Text | None = None
+    max_turns: Int = Field(default=8, gt=0)
+    stop_token: Text = "<<<END>>>"
+    stop_on_criteria_pass: Flag = False
+    check_criteria: Literal["end_of_dialog", "every_turn", "both"] = "end_of_dialog"
+    max_total_tokens: Int | None = Field(default=None, gt=0)
+    enabled: Flag = True
+    agent: AgentConfig | None = None
+
+
+class Dataset(Model):
+    """Rows that a task is repeated over."""
+
+    rows: tuple[dict[str, Any], ...] | None = None
+    paths: tuple[Text, ...] | None = None
+    id_field: Text = "id"
+    sample_per_stratum: Int | None = Field(default=None, gt=0)
+    stratify_field: Text | None = None
+    sample_seed: Int | None = 0
+
+
+class Task(Model):
+    """One YAML document. Its tables `agent`, `sandbox` and `run_limits` are one layer among others."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    task_id: Annotated[Text, AfterValidator(_task_id)]
+    description: Text = ""
+    initial_prompt: Annotated[Text, StringConstraints(min_length=1)] | None = None
+    initial_prompt_file: Text | None = None
+    tags: tuple[Annotated[Text, AfterValidator(_tag)], ...] = ()
+    skip: Annotated[bool | str, BeforeValidator(_reason)] = False
+    xfail: Annotated[Text, StringConstraints(min_length=1)] | None = None
+    agent: AgentConfig | None = None
+    sandbox: SandboxConfig | None = None
+    run_limits: RunLimits | None = None
+    success_criteria: tuple[dict[str, Any], ...] = Field(min_length=1)  #: each is checked against its own model
+    pass_score: Float | None = Field(default=None, ge=0, le=1)
+    reference: Reference | None = None
+    solution: Solution | None = None
+    pre_run: tuple[PreRunCommand, ...] = ()
+    post_run: tuple[TaskCommand, ...] = ()
+    dataset: Dataset | None = None
+    expected_commands: Int | None = Field(default=None, gt=0)
+    repeats: Int = Field(default=1, ge=1, le=999)
+    min_passes: Int | None = Field(default=None, ge=1)
+    fixtures: tuple[Text, ...] = ()
+    simulation: Simulation | None = None
+    expect: Literal["pass", "fail"] = "pass"
+    gateway: Literal["auto", "off", "required"] = "auto"
+    metadata: dict[str, Any] = {}
+    dialect: Literal["native", "coder-eval"] = "native"
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> Task:
+        if self.initial_prompt is not None and self.initial_prompt_file is not None:
+            raise ValueError("give 'initial_prompt' or 'initial_prompt_file', not both")
+        opens = self.simulation is not None and self.simulation.enabled
+        alone = self.agent is not None and self.agent.type == "none"
+        if self.initial_prompt is None and self.initial_prompt_file is None and not (opens or alone):
+            raise ValueError("a task needs 'initial_prompt' or 'initial_prompt_file'; only one of agent 'none' does without")
+        return self
+
+    @model_validator(mode="after")
+    def _expect_is_for_canaries(self) -> Task:
+        if "expect" in self.model_fields_set and "canary" not in self.tags:
+            raise ValueError("'expect' is only for a task with the tag 'canary'")
+        return self
+
+    @property
+    def skip_reason(self) -> str | None:
+        """Why it is skipped; None = it is not."""
+        if self.skip is False:
+            return None
+        return "skip: true" if self.skip is True else str(self.skip)
