@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+_BRACKETS = re.compile(r"\[([!^]?)(\]?(?:\\.|[^\]\\])*)\]")
+_NOTHING = "(?!)"  # what a broken pattern matches
+
 
 class Patterns:
     """A list of patterns; the last one that matches a path decides.
@@ -59,7 +62,10 @@ def _expression(text: str) -> str:
         elif char == "?":
             out.append("[^/]")
             at += 1
-        elif char == "[" and (found := re.compile(r"\[([!^]?)(\]?(?:\\.|[^\]\\])*)\]").match(text, at)):
+        elif char == "[":
+            found = _BRACKETS.match(text, at)
+            if found is None:
+                return _NOTHING
             out.append(_characters(found[1], found[2]))
             at = found.end()
         else:
@@ -76,5 +82,5 @@ def _characters(negation: str, members: str) -> str:
     try:
         re.compile(expression)
     except re.error:  # a range the wrong way round matches nothing
-        return "(?!)"
+        return _NOTHING
     return expression
