@@ -223,6 +223,12 @@ def test_output_up_to_the_limit_is_whole(bench: Bench) -> None:
     assert (result.cause, result.status, result.output_bytes) == ("exit", 0, 5000)
 
 
+def test_a_log_that_was_cut_after_the_end_says_so(bench: Bench) -> None:
+    """The command ends by itself before the keeper has read what it left in the pipe."""
+    result = ended(bench.start(["sh", "-c", "printf 123456"], limits=ProcessLimits(output_bytes=5)))
+    assert (result.cause, result.status, result.output_bytes, bench.text()) == ("output", 0, 5, "12345")
+
+
 @pytest.mark.parametrize("flags", [0, os.O_APPEND], ids=["splice", "copy"])
 def test_output_keeps_its_order(bench: Bench, flags: int) -> None:
     """splice refuses logs opened with O_APPEND."""
@@ -521,6 +527,21 @@ def test_a_dead_spawner_is_replaced_and_its_sessions_go_on(bench: Bench) -> None
         process.kill()
         assert ended(process).cause == "stopped"
     assert alive(token) + alive(token2) == []
+
+
+def test_signals_for_the_whole_job_are_left_to_the_owner(bench: Bench) -> None:
+    """^C, a closed terminal or a service manager's TERM: the owner decides, and until then sessions go on."""
+    process, token, _ = bench.hostile("stubborn")
+    assert bench.spawner.pid is not None
+    assert os.getsid(bench.spawner.pid) != os.getsid(0)
+    for pid in (bench.spawner.pid, process.keeper_pid):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+            os.kill(pid, number)
+    assert ended(bench.start(["true"])).status == 0
+    assert bench.spawner.pid == process.spawner_pid
+    assert process.wait(0.1) is None
+    process.kill()
+    assert ended(process).cause == "stopped"
 
 
 @pytest.mark.joint

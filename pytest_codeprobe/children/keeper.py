@@ -91,6 +91,17 @@ class Output:
                     break  # most likely all there was; poll knows better
         return ended
 
+    def finish(self) -> None:
+        """Move the rest, once nobody writes any more."""
+        before = -1
+        while self.logs and self.moved > before:  # someone outside the tree may have been handed a pipe: no waiting for its end
+            before = self.moved
+            self.move()
+
+    def trouble(self) -> str:
+        """The cause of an end that the output gives; empty if it gives none."""
+        return f"log: {self.error}" if self.error else "output" if self.over else ""
+
     def move_once(self, pipe: int, log: int) -> int:
         room = int(min(self.limit - self.moved, PIPE_BYTES))
         if room <= 0:
@@ -150,14 +161,17 @@ class Keeper:
         for fd in (self.wake, *self.watch, *self.output.logs):
             self.poll.register(fd, select.POLLIN)
         told = False
-        while not self.reap() and time.monotonic() < self.give_up_at:
+        while not self.reap():
+            if time.monotonic() >= self.give_up_at:
+                os._exit(1)  # not a word of "empty"; a namespace ends with us, else the spawner goes on trying
             if self.status is not None and not told:
                 told = True
                 self.send(event="exit", status=self.status)
             self.check_time()
             self.sleep()
-        self.output.move()
-        self.check_output()
+        self.output.finish()
+        if self.cause == "exit":  # what was still in the pipe may have been too much: then the log is no whole one
+            self.cause = self.output.trouble() or "exit"
         self.report()
         os._exit(0)
 
@@ -307,15 +321,10 @@ class Keeper:
             self.moved_at = now
             for pipe in self.output.move():
                 self.poll.unregister(pipe)
-            self.check_output()
+            if trouble := self.output.trouble():
+                self.end(trouble)
         if ready & self.watch and (ready & self.watch != {self.channel.fileno()} or not self.obey()):
             self.abandon()
-
-    def check_output(self) -> None:
-        if self.output.error:
-            self.end(f"log: {self.output.error}")
-        elif self.output.over:
-            self.end("output")
 
     def obey(self) -> bool:
         """Read the owner's commands; False if it has closed its end."""
