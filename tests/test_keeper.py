@@ -531,7 +531,7 @@ def test_a_dead_spawner_is_replaced_and_its_sessions_go_on(bench: Bench) -> None
 
 def test_signals_for_the_whole_job_are_left_to_the_owner(bench: Bench) -> None:
     """^C, a closed terminal or a service manager's TERM: the owner decides, and until then sessions go on."""
-    process, token, _ = bench.hostile("stubborn")
+    process, _, _ = bench.hostile("stubborn")
     assert bench.spawner.pid is not None
     assert os.getsid(bench.spawner.pid) != os.getsid(0)
     for pid in (bench.spawner.pid, process.keeper_pid):
