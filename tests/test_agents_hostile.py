@@ -1,0 +1,162 @@
+"""Parsers and transcripts on output that nobody vouches for."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_codeprobe.agents import BUILTIN
+from pytest_codeprobe.agents.base.transcripts import TranscriptBuilder
+from pytest_codeprobe.agents.claude import Claude
+from pytest_codeprobe.model.agent import Agent, SessionParser
+from pytest_codeprobe.model.result import AgentInfo, Usage
+from pytest_codeprobe.model.transcript import Transcript
+from pytest_codeprobe.text import json_line
+from tests.agent_sessions import checked_transcript, ended, make_request
+
+RECORDED = [
+    json.loads(line)
+    for name in ("subagent", "permission_denied", "cut_once", "401", "unknown_model")
+    for line in (Path(__file__).parent / "data" / "claude" / f"{name}.jsonl").read_bytes().splitlines()
+]
+NUMBERS = st.integers() | st.floats() | st.sampled_from([-1, 2**63, 10**400])
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | NUMBERS
+    | st.text(st.characters(codec=None))
+    | st.sampled_from(["", "\ud800", "\x00", "\x1b[2J", "a" * 500]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec=None), max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A recorded line in which some values are something else."""
+    line = json.loads(json.dumps(draw(st.sampled_from(RECORDED))))
+    for _ in range(draw(st.integers(0, 3))):
+        place: Any = line
+        while True:
+            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if isinstance(place[key], dict | list) and place[key] and draw(st.integers(0, 3)):
+                place = place[key]
+                continue
+            place[key] = draw(ANYTHING)
+            break
+    return json.dumps(line).encode("utf-8", "surrogatepass")
+
+
+@st.composite
+def scripted_event(draw: st.DrawFn) -> bytes:
+    kind = draw(st.sampled_from(["call", "result", "say", "usage", "fail", "end"]) | ANYTHING)
+    names = st.sampled_from(["id", "tool", "arguments", "content", "failed", "text", "usage", "code"])
+    return json.dumps({"event": kind, **draw(st.dictionaries(names, ANYTHING))}).encode("utf-8", "surrogatepass")
+
+
+LINES = st.lists(
+    mutated() | scripted_event() | st.binary(max_size=200) | st.builds(lambda v: json.dumps({"type": v}).encode(), ANYTHING), max_size=15
+)
+
+
+def fresh(agent: Agent) -> SessionParser:
+    request = make_request(Path(tempfile.gettempdir()) / "codeprobe-hostile", {"command": ["x"]}, prompt="\ud800 prompt \x00")
+    return agent.parser(request)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    LINES, st.sampled_from([None, "final", "auth", "patience", "task_timeout", "stopped:interrupt"]), st.sampled_from([0, 1, -9, 143, None])
+)
+@pytest.mark.parametrize("agent", BUILTIN, ids=lambda agent: agent.name)
+def test_any_output_gives_a_valid_transcript(agent: Agent, lines: list[bytes], stopped_for: str | None, status: int | None) -> None:
+    parser = fresh(agent)
+    for number, line in enumerate(lines):
+        parser.feed(line)
+        if number == 5:
+            parser.oversized(123, 9 << 20)
+        assert all(n is None or n >= 0 for n in parser.usage().model_dump().values() if not isinstance(n, str))
+    end = parser.end(ended(status), stopped_for=stopped_for, stderr_tail="\x1b[31m\udcff boom")
+    transcript = checked_transcript(parser)
+    assert transcript.steps
+    for text in (
+        json_line(transcript.model_dump(mode="json")),
+        json_line(parser.usage().model_dump()),
+        json_line(parser.info().model_dump()),
+    ):
+        json.loads(text)
+    json_line([end.reason, parser.final_message(), *parser.warnings])
+    if stopped_for == "stopped:interrupt" and agent.name != "scripted":
+        assert end.code is None
+
+
+def test_deep_and_huge_json_is_kept_as_it_came() -> None:
+    parser = fresh(Claude())
+    for line in (b"{" + b'"a":{' * 100_000, b'{"a":' + b"[" * 100_000, b'{"n":' + b"9" * 5000 + b"}", b"\xff\xfe{", b"{}x"):
+        parser.feed(line)
+    raw = [step for step in checked_transcript(parser).steps if (step.extra or {}).get("raw")]
+    assert len(raw) == 5
+    assert raw[3].message == "\\xff\\xfe{"
+
+
+def test_nul_and_escapes_survive_and_lone_surrogates_are_spelt_out() -> None:
+    parser = fresh(Claude())
+    block = '{"type":"text","text":"a\\u0000b\\u001b[31m\\ud800 \\ud83d\\ude00"}'
+    parser.feed(f'{{"type":"assistant","message":{{"id":"x","content":[{block}]}}}}'.encode())
+    assert checked_transcript(parser).steps[-1].message == "a\0b\x1b[31m\\ud800 😀"
+
+
+def test_an_oversized_line_is_a_raw_step_and_a_warning() -> None:
+    parser = fresh(Claude())
+    parser.oversized(17, 100_000_000)
+    step = checked_transcript(parser).steps[-1]
+    assert step.extra == {"raw": True, "offset": 17, "length": 100_000_000}
+    assert any("1 lines" in warning for warning in parser.warnings)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["step", "text", "call", "result", "raw"]), st.text(max_size=400)), max_size=60),
+    st.integers(0, 20_000),
+)
+def test_a_transcript_is_bounded_and_says_so(actions: list[tuple[str, str]], limit: int) -> None:
+    builder = TranscriptBuilder("prompt", limit=limit)
+    draft = builder.step("agent")
+    for number, (action, text) in enumerate(actions):
+        if action == "step":
+            draft = builder.step("agent", text)
+        elif action == "text":
+            builder.text(draft, text)
+        elif action == "call":
+            builder.call(draft, str(number), "tool", {"text": text})
+        elif action == "result":
+            builder.result(str(number - 1), text)
+        else:
+            builder.raw(text.encode())
+    transcript = builder.build(AgentInfo(name="a"), Usage(), session_id="s")
+    Transcript.model_validate_json(transcript.model_dump_json())
+    assert (transcript.steps[-1].extra == {"truncated": True}) is builder.truncated
+    assert sum(len(step.message) for step in transcript.steps) <= limit + 200
+
+
+def test_memory_stays_flat_under_many_small_steps() -> None:
+    tracemalloc.start()
+    builder = TranscriptBuilder("p")
+    for number in range(30_000):
+        draft = builder.step("agent", "x")
+        builder.call(draft, str(number), "tool", {"a": [1, 2, 3]})
+        builder.result(str(number), "y")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert builder.truncated
+    assert peak < 60 << 20
