@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -69,9 +68,13 @@ LINES = st.lists(
 )
 
 
-def fresh(agent: Agent) -> SessionParser:
-    request = make_request(Path(tempfile.gettempdir()) / "codeprobe-hostile", {"command": ["x"]}, prompt="\ud800 prompt \x00")
-    return agent.parser(request)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hostile")
+
+
+def fresh(agent: Agent, folder: Path) -> SessionParser:
+    return agent.parser(make_request(folder, {"command": ["x"]}, prompt="\ud800 prompt \x00"))
 
 
 @settings(max_examples=150, deadline=None)
@@ -79,8 +82,10 @@ def fresh(agent: Agent) -> SessionParser:
     LINES, st.sampled_from([None, "final", "auth", "patience", "task_timeout", "stopped:interrupt"]), st.sampled_from([0, 1, -9, 143, None])
 )
 @pytest.mark.parametrize("agent", BUILTIN, ids=lambda agent: agent.name)
-def test_any_output_gives_a_valid_transcript(agent: Agent, lines: list[bytes], stopped_for: str | None, status: int | None) -> None:
-    parser = fresh(agent)
+def test_any_output_gives_a_valid_transcript(
+    folder: Path, agent: Agent, lines: list[bytes], stopped_for: str | None, status: int | None
+) -> None:
+    parser = fresh(agent, folder)
     for number, line in enumerate(lines):
         parser.feed(line)
         if number == 5:
@@ -100,8 +105,8 @@ def test_any_output_gives_a_valid_transcript(agent: Agent, lines: list[bytes], s
         assert end.code is None
 
 
-def test_deep_and_huge_json_is_kept_as_it_came() -> None:
-    parser = fresh(Claude())
+def test_deep_and_huge_json_is_kept_as_it_came(folder: Path) -> None:
+    parser = fresh(Claude(), folder)
     for line in (b"{" + b'"a":{' * 100_000, b'{"a":' + b"[" * 100_000, b'{"n":' + b"9" * 5000 + b"}", b"\xff\xfe{", b"{}x"):
         parser.feed(line)
     raw = [step for step in checked_transcript(parser).steps if (step.extra or {}).get("raw")]
@@ -109,15 +114,15 @@ def test_deep_and_huge_json_is_kept_as_it_came() -> None:
     assert raw[3].message == "\\xff\\xfe{"
 
 
-def test_nul_and_escapes_survive_and_lone_surrogates_are_spelt_out() -> None:
-    parser = fresh(Claude())
+def test_nul_and_escapes_survive_and_lone_surrogates_are_spelt_out(folder: Path) -> None:
+    parser = fresh(Claude(), folder)
     block = '{"type":"text","text":"a\\u0000b\\u001b[31m\\ud800 \\ud83d\\ude00"}'
     parser.feed(f'{{"type":"assistant","message":{{"id":"x","content":[{block}]}}}}'.encode())
     assert checked_transcript(parser).steps[-1].message == "a\0b\x1b[31m\\ud800 😀"
 
 
-def test_an_oversized_line_is_a_raw_step_and_a_warning() -> None:
-    parser = fresh(Claude())
+def test_an_oversized_line_is_a_raw_step_and_a_warning(folder: Path) -> None:
+    parser = fresh(Claude(), folder)
     parser.oversized(17, 100_000_000)
     step = checked_transcript(parser).steps[-1]
     assert step.extra == {"raw": True, "offset": 17, "length": 100_000_000}
