@@ -144,8 +144,6 @@ class RunBook:
         if event == "trial_started":
             self.started[node_id] = fields.get("attempt", 1)
             self.open[node_id] = worker
-        if event == "trial_graded":  # internal: result.json is on disk, its report may never arrive
-            return
         self._write_trial(event, fields)
 
     def _write_trial(self, event: str, fields: dict[str, Any]) -> None:
@@ -173,7 +171,7 @@ class RunBook:
         with self._lock:
             if result.node_id in self.final or result.node_id not in self.plan:
                 return
-            final = _final(result, expected, counted=True)
+            final = final_of(result, expected)
             self.final[result.node_id] = final
             self.open.pop(result.node_id, None)
             self._write_trial(
@@ -233,7 +231,7 @@ class RunBook:
                 continue
             worker = self.open.get(node_id, "main")
             result = self.recovered(node_id)
-            if result is None and node_id in self.started and reason not in ("interrupted", "maxfail"):
+            if result is None and node_id in self.started and reason not in ("interrupted", "maxfail", "refused"):
                 result = self.lost(node_id, worker, "error", f"the process of worker {worker} died in this trial", code="WORKER_DIED")
             self.finish(result or self.lost(node_id, worker, "not_run", reason))
         with self._lock:
@@ -246,7 +244,8 @@ class RunBook:
             self.folder.spool.rmdir()
 
 
-def _final(result: TrialResult, expected: bool, *, counted: bool) -> Final:
+def final_of(result: TrialResult, expected: bool = False) -> Final:
+    """The slim form of a record that the controller keeps."""
     agent = result.agent
     return Final(
         node_id=result.node_id,
@@ -273,5 +272,4 @@ def _final(result: TrialResult, expected: bool, *, counted: bool) -> Final:
         folder=result.folder,
         warnings=result.warnings,
         at=result.ended_at,
-        counted=counted,
     )

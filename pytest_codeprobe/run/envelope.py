@@ -138,7 +138,7 @@ def result_line(final: Final) -> dict[str, Any]:
 class RunFacts:
     """What the envelope says of the run as a whole."""
 
-    run_id: str
+    run_id: str | None
     run_dir: str | None
     exit_code: int
     started_at: str
@@ -219,36 +219,16 @@ def wilson(finals: Iterable[Final], z: float = 1.959964) -> list[float] | None:
 
 def refusal(error: CodeprobeError, exit_code: int, ended_at: str) -> dict[str, Any]:
     """The envelope of a run that was refused before there was a session."""
-    none = counts([])
-    return {
-        "record_type": "envelope",
-        "schema_version": "1",
-        "command": "run",
-        "status": "error",
-        "exit_code": exit_code,
-        "data": {
-            "run_id": None,
-            "run_dir": None,
-            "agent": None,
-            "model": None,
-            "agents": [],
-            "experiment": None,
-            **none,
-            "pass_rate": None,
-            "cost_usd": None,
-            "cost_complete": True,
-            "tokens": tokens([]),
-            "duration_seconds": 0.0,
-            "started_at": ended_at,
-            "ended_at": ended_at,
-            "results": [],
-            "variants": [],
-            "suites": [],
-            "canary": None,
-            "gates": [],
-            "ordinary_tests": {},
-        },
-        "errors": [entry(error).as_json()],
-        "warnings": [],
-        "next_steps": [],
-    }
+    facts = RunFacts(
+        run_id=None,
+        run_dir=None,
+        exit_code=exit_code,
+        started_at=ended_at,
+        ended_at=ended_at,
+        duration_seconds=0.0,
+        experiment=None,
+        ordinary={},
+        warnings=(),
+        next_steps=(),
+    )
+    return envelope([], [entry(error)], facts)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from pytest_codeprobe.model.sandbox import Change, Sandbox
+from pytest_codeprobe.sandboxes.patterns import Patterns
 
 _EXTENSIONS = (".so", ".pyd")
 
@@ -38,8 +39,11 @@ def shadowed(path: str) -> Iterator[str]:
 
 
 def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a relative POSIX path fits one of the git-style patterns."""
-    from pytest_codeprobe.tasks.discovery import compile_pattern
+    """Whether a relative POSIX path, or a folder above it, fits one of the git-style patterns."""
+    compiled = Patterns(patterns)
 
-    compiled = [compile_pattern(p) for p in patterns]
-    return lambda path: any(p.fullmatch(path) for p in compiled)
+    def fits(path: str) -> bool:
+        above = [str(folder) for folder in PurePosixPath(path).parents if folder.name]
+        return compiled.match(path, folder=False) or any(compiled.match(folder, folder=True) for folder in above)
+
+    return fits

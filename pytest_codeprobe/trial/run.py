@@ -16,7 +16,7 @@ from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Sandb
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.text import Redactor
-from pytest_codeprobe.trial.environment import command_environment, make_tools, trial_secrets
+from pytest_codeprobe.trial.environment import command_environment, make_tools
 from pytest_codeprobe.trial.grade import TrialGrading, Verdict, grading_timeout, judge, make_scratch
 from pytest_codeprobe.trial.handle import SandboxHandle
 from pytest_codeprobe.trial.preserve import TrialLog
@@ -151,6 +151,20 @@ class TrialRun:
         if self._sandbox is None:
             return ()
         return self._sandbox.delete()
+
+    def usage(self) -> Usage:
+        """Tokens and money of all attempts so far."""
+        return _total(self._attempts)
+
+    def frozen_changes(self) -> Sequence[Change]:
+        """What the session changed; freezes the workspace if that has not happened yet."""
+        self._freeze()
+        return self.changes
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """All attempts so far, earlier ones included."""
+        return tuple(self._attempts)
 
     # ---- for the handle
     def current_sandbox(self) -> Sandbox:

@@ -170,23 +170,23 @@ class Session:
         began()
         process = self._process = self._start(command, left)
         try:
-            exit, why = self._watch(process, parser)
+            ended, why = self._watch(process, parser)
         except BaseException:
             process.destroy()
             raise
-        if not exit.proved:
-            raise CodeprobeError("SANDBOX_FAILED", "it can't be shown that nothing of the session is alive", detail={"cause": exit.cause})
-        if exit.cause.startswith("log:"):
-            raise CodeprobeError("SANDBOX_FAILED", f"the session's output could not be written: {exit.cause.removeprefix('log: ')}")
-        why = {"timeout": name, "output": "output_mb"}.get(exit.cause, why)
-        stopped = reason_of(exit.cause) if exit.cause.startswith("stopped:") else None
+        if not ended.proved:
+            raise CodeprobeError("SANDBOX_FAILED", "it can't be shown that nothing of the session is alive", detail={"cause": ended.cause})
+        if ended.cause.startswith("log:"):
+            raise CodeprobeError("SANDBOX_FAILED", f"the session's output could not be written: {ended.cause.removeprefix('log: ')}")
+        why = {"timeout": name, "output": "output_mb"}.get(ended.cause, why)
+        stopped = reason_of(ended.cause) if ended.cause.startswith("stopped:") else None
         stderr_tail = tail(self.stderr)
-        end = parser.end(exit, stopped_for=exit.cause if stopped else why, stderr_tail=stderr_tail)
+        end = parser.end(ended, stopped_for=ended.cause if stopped else why, stderr_tail=stderr_tail)
         limit = why if why not in (None, "final", "auth", "patience") else end.limit
-        self._log.info("session ended: status %s, cause %s, stopped for %s, code %s", exit.status, exit.cause, why, end.code)
+        self._log.info("session ended: status %s, cause %s, stopped for %s, code %s", ended.status, ended.cause, why, end.code)
         return SessionOutcome(
             end=end,
-            exit=exit,
+            exit=ended,
             limit_hit=self._limit(limit, value if limit == name else None),
             usage=parser.usage(),
             info=parser.info(),
@@ -235,8 +235,8 @@ class Session:
                 if why is None and (why := watch.look(read)):
                     self._log.info("session is stopped: %s", why)
                     process.stop(GRACE)
-                if read < _CHUNK and (exit := process.wait(_TICK)) is not None:
-                    return exit, why
+                if read < _CHUNK and (ended := process.wait(_TICK)) is not None:
+                    return ended, why
         finally:
             reader.finish()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -36,7 +37,8 @@ class AttemptStore:
 
     def transcript(self, sandbox: Sandbox, transcript: Transcript) -> None:
         """Lay transcript.json among the raw logs."""
-        self._guard(lambda: (sandbox.logs / "transcript.json").write_text(transcript.model_dump_json(exclude_none=True) + "\n", encoding="utf-8"))
+        text = transcript.model_dump_json(exclude_none=True) + "\n"
+        self._guard(lambda: (sandbox.logs / "transcript.json").write_text(text, encoding="utf-8"))
 
     def freeze(self, sandbox: Sandbox) -> None:
         """The diff, and what is kept of the workspace, before any grader touches it."""
@@ -89,13 +91,13 @@ class AttemptStore:
 
         self._guard(work)
 
-    def _guard(self, work: object) -> None:
-        assert callable(work)
+    def _guard(self, work: Callable[[], object]) -> None:
         try:
             work()
         except OSError as error:
             where = error.filename or self._folder
-            raise CodeprobeError("SANDBOX_FAILED", f"{where}: {error.strerror or error}", remediation="Check the disk and its permissions.") from error
+            message = f"{where}: {error.strerror or error}"
+            raise CodeprobeError("SANDBOX_FAILED", message, remediation="Check the disk and its permissions.") from error
 
 
 def attempt_folder(run_dir: Path, trial: Trial, number: int) -> Path:

@@ -1,0 +1,127 @@
+"""`codeprobe` and its commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+import pytest
+
+from pytest_codeprobe import __version__
+from pytest_codeprobe.errors import CodeprobeError, error_codes
+from pytest_codeprobe.model.clock import SystemClock, stamp
+from pytest_codeprobe.options import BUILT
+from pytest_codeprobe.run.envelope import refusal
+from pytest_codeprobe.text import json_line
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="codeprobe")
+def group() -> None:
+    """Run coding agents on tasks, as pytest does, for scripts and agents that want a fixed contract."""
+
+
+def _options(command: click.Command) -> click.Command:
+    for option in reversed(BUILT):
+        names = [*option.cli, option.field]
+        text = option.help + ("" if option.kind == "flag" else f"  [default: {option.default}]")
+        flag = option.kind == "flag"
+        command.params.insert(0, click.Option(names, is_flag=flag, default=None, metavar=None if flag else option.metavar, help=text))
+    return command
+
+
+@group.command(
+    context_settings={**_CONTEXT, "ignore_unknown_options": False, "allow_interspersed_args": True},
+    epilog="What stands after -- goes to pytest as it is, such as -- -n 4 -x. Exit codes: 0 all passed, 1 a verdict failed, "
+    "2 interrupted, 3 internal error, 4 refused before any trial, 5 no task ran, 6 inconclusive.",
+)
+@click.option("--no-json", is_flag=True, help="pytest's text on stdout, also on a pipe.")
+@click.option("-v", "--verbose", is_flag=True, help="pytest's -v with --log-level DEBUG.")
+@click.option("--log-file", metavar="FILE", help="pytest's --log-file.")
+@click.option("--log-level", metavar="LEVEL", help="pytest's --log-level.")
+@click.option("-k", "keyword", metavar="EXPR", help="pytest's -k: select by name or tag.")
+@click.option("-x", "--exitfirst", is_flag=True, help="pytest's -x: stop at the first failure.")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.UNPROCESSED)
+@click.pass_context
+def run(ctx: click.Context, /, paths: tuple[str, ...], **values: Any) -> None:
+    """Run the tasks below PATH (default: tasks/ below rootdir): files, folders, globs or node ids."""
+    ctx.exit(start(_arguments(values, list(paths), list(ctx.obj or ()))))
+
+
+def _arguments(values: dict[str, Any], paths: list[str], rest: list[str]) -> list[str]:
+    chosen = [name for name in ("json", "json_lines", "no_json") if values.get(name)]
+    if len(chosen) > 1:
+        spelled = " and ".join("--" + name.replace("_", "-") for name in chosen)
+        raise CodeprobeError("USAGE_ERROR", f"{spelled} exclude each other")
+    arguments = ["--codeprobe-console"]
+    for option in BUILT:
+        value = values.get(option.field)
+        if option.name in ("json", "json-lines") or value is None or value is False:
+            continue
+        arguments.append(f"{option.flag}={value}" if option.kind != "flag" else option.flag)
+    mode = chosen[0] if chosen else _mode_by_environment()
+    if mode in ("json", "json_lines"):
+        arguments.append(f"--codeprobe-{mode.replace('_', '-')}")
+    if values["verbose"]:
+        arguments += ["-v", "--log-level=DEBUG"]
+    arguments += [f"--log-file={values['log_file']}"] if values["log_file"] else []
+    arguments += [f"--log-level={values['log_level']}"] if values["log_level"] else []
+    arguments += ["-k", values["keyword"]] if values["keyword"] else []
+    arguments += ["-x"] if values["exitfirst"] else []
+    return [*arguments, *rest, *paths]
+
+
+def _mode_by_environment() -> str:
+    asked = os.environ.get("CODEPROBE_JSON", "").strip().lower()
+    if asked in ("1", "true"):
+        return "json"
+    if asked == "lines":
+        return "json_lines"
+    if asked not in ("", "0"):
+        raise CodeprobeError("USAGE_ERROR", f"CODEPROBE_JSON: {asked!r} is neither 1 nor lines")
+    return "no_json" if sys.stdout.isatty() else "json_lines"
+
+
+def start(arguments: list[str]) -> int:
+    """Run pytest in this process."""
+    return int(pytest.main(arguments))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The console script: every refusal has an envelope where JSON is wanted."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    head, tail = _cut(given)
+    try:
+        code = group.main(head, prog_name="codeprobe", standalone_mode=False, obj=tail)
+    except click.exceptions.Abort:
+        sys.exit(2)
+    except click.ClickException as error:
+        sys.exit(_refuse(given, CodeprobeError("USAGE_ERROR", error.format_message()), error))
+    except CodeprobeError as wrong:
+        sys.exit(_refuse(given, wrong, None))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _cut(argv: list[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and what stands behind `--`."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    return argv[:at], argv[at + 1 :]
+
+
+def _refuse(argv: list[str], error: CodeprobeError, shown: click.ClickException | None) -> int:
+    code = error_codes()[error.code].exit_code
+    if shown is not None:
+        shown.show(file=sys.stderr)
+    else:
+        click.echo(f"ERROR: {error.code}: {error.message}\n  {error.remediation}", err=True)
+    if argv[:1] == ["run"] and "--no-json" not in argv and ({"--json", "--json-lines"} & set(argv) or not sys.stdout.isatty()):
+        click.echo(json_line(refusal(error, code, stamp(SystemClock().now()))))
+    return code
+
+
+_options(run)
+

@@ -1,0 +1,173 @@
+"""The pytest plugin's entry point: options, and what it takes to notice a first task file.
+
+Being installed must cost a plain pytest run next to nothing: only pytest, the standard library and light modules of ours
+are imported here. The rest loads with the first task (`State.activate`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_codeprobe.options import BUILT, INIS, NEEDS_VALUE
+from pytest_codeprobe.plugin.fixtures import codeprobe_sandbox, codeprobe_score, codeprobe_session, codeprobe_trial
+from pytest_codeprobe.plugin.state import STATE, WORKER_INPUT, State, expand_arguments
+from pytest_codeprobe.plugin.stdout import OUTPUT, Output
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.plugin.discover import Discovery
+
+__all__ = ["codeprobe_sandbox", "codeprobe_score", "codeprobe_session", "codeprobe_trial"]
+
+MARKER = "codeprobe(task, tag): a trial of a coding agent; on a Python test `task` names the task file that its fixtures run"
+DISCOVERY = pytest.StashKey["Discovery"]()
+YAML_FOLDERS = pytest.StashKey[dict[Path, bool]]()
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from pytest_codeprobe.plugin import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("codeprobe", "coding-agent tasks as tests (pytest-codeprobe)")
+    for option in BUILT:
+        if option.kind == "flag":
+            group.addoption(option.flag, action="store_true", dest=option.dest, help=option.help)
+        else:  # a missing value must not fail inside argparse: it would leave no envelope
+            group.addoption(option.flag, nargs="?", const=NEEDS_VALUE, default=None, dest=option.dest, metavar=option.metavar, help=option.help)
+        if option.settable:
+            parser.addini(option.dest, option.help, type="string", default="")
+    group.addoption("--codeprobe-console", action="store_true", dest="codeprobe_console", help=_SUPPRESS)
+    for ini in INIS:
+        parser.addini(ini.name, ini.help, type=ini.type, default=ini.default)
+
+
+_SUPPRESS = "==SUPPRESS=="  # argparse.SUPPRESS: an internal flag of the console script
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
+    """Before capture saves fd 1 and before a conftest.py can print."""
+    if not _in_worker():
+        early_config.stash[OUTPUT] = Output(early_config)
+    return (yield)
+
+
+def _in_worker() -> bool:
+    return "PYTEST_XDIST_WORKER" in os.environ
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+    if not hasattr(config, "workerinput"):
+        expand_arguments(config)
+    config.stash[STATE] = State(config)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_configure")
+def pytest_codeprobe_configured(config: pytest.Config) -> None:
+    """Once every conftest.py at hand is loaded: load the rest now if the command line is about tasks."""
+    state = config.stash[STATE]
+    if state.worker:
+        return
+    output = config.stash.get(OUTPUT, None)
+    named = {"agent", "model", "driver", "run-dir", "timeout", "permission-mode", "preserve"} & set(state.options.on_command_line)
+    if named or state.options.console or (state.xdist and state.options.agent) or (output is not None and output.json):
+        state.activate().check_options()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A worker of pytest-xdist is about to start."""
+    state = node.config.stash[STATE]
+    if not node.gateway.spec.popen:
+        raise pytest.UsageError(f"codeprobe: worker {node.gateway.spec} is not a local process; use -n N")
+    node.workerinput[WORKER_INPUT] = state.for_worker()
+
+
+# ---- collection
+
+
+def _discovery(config: pytest.Config) -> Discovery:
+    if DISCOVERY not in config.stash:
+        from pytest_codeprobe.plugin.discover import Discovery
+
+        config.stash[DISCOVERY] = Discovery(config.stash[STATE])
+    return config.stash[DISCOVERY]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # no import for a project without any YAML beside or above what is collected
+    if DISCOVERY not in config.stash and not _has_yaml(collection_path, config) and not _is_norecurse(collection_path, config):
+        return None
+    return _discovery(config).ignored(collection_path)
+
+
+def _has_yaml(path: Path, config: pytest.Config) -> bool:
+    seen = config.stash.setdefault(YAML_FOLDERS, {})
+    for folder in path.parents:
+        if folder not in seen:
+            try:
+                seen[folder] = any(entry.name.endswith((".yaml", ".yml")) for entry in os.scandir(folder))
+            except OSError:
+                seen[folder] = False
+        if seen[folder]:
+            return True
+        if folder == config.rootpath:
+            break
+    return False
+
+
+def _is_norecurse(path: Path, config: pytest.Config) -> bool:
+    return any(fnmatch.fnmatch(path.name, pattern) for pattern in config.getini("norecursedirs"))
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if file_path.suffix not in (".yaml", ".yml"):
+        return None
+    if not _discovery(parent.config).is_task_file(file_path, parent.session):
+        return None
+    return parent.config.stash[STATE].activate().task_file(file_path, parent)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A Python test with our marker needs the rest too."""
+    if item.get_closest_marker("codeprobe") is not None:
+        item.config.stash[STATE].activate()
+
+
+# ---- signs of tasks in an xdist controller, which collects nothing itself
+
+
+@pytest.hookimpl(optionalhook=True, specname="pytest_xdist_node_collection_finished", tryfirst=True)
+def pytest_codeprobe_node_collected(node: Any) -> None:
+    state = node.config.stash[STATE]
+    if state.live is None and (state.run_dir / "plan.json").exists():
+        live = state.activate()
+        live.late_node_collected()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _wake(report)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _wake(report)
+
+
+def _wake(report: pytest.CollectReport | pytest.TestReport) -> None:
+    node = getattr(report, "node", None)  # set by xdist in its controller
+    if node is not None and hasattr(report, "codeprobe"):
+        state = node.config.stash[STATE]
+        if state.live is None:
+            state.activate().late_report(report)

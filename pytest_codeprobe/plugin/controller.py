@@ -1,0 +1,363 @@
+"""The controller's side: plan, open table, events, final records, exit code, envelope. The same for plain pytest and xdist."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.clock import stamp
+from pytest_codeprobe.model.result import VERDICTS, TrialResult
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.plugin.refusal import as_error, refused
+from pytest_codeprobe.run.book import Final, RunBook, final_of
+from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
+from pytest_codeprobe.run.exit_code import Happened, exit_code
+from pytest_codeprobe.run.folder import point_latest
+from pytest_codeprobe.sandboxes import sweep
+from pytest_codeprobe.text import json_line, write_whole
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.plugin.live import Live
+
+_FOLLOW = 0.2  #: seconds between two looks at the spools
+_IDLE_BEFORE_WAKING = 0.5  #: by then every worker has seen the flag
+
+
+class Controller:
+    """One for each run, in pytest's own process or xdist's controller."""
+
+    def __init__(self, live: Live) -> None:
+        self.live, self.state = live, live.state
+        self.config = live.config
+        output = self.state.output
+        self.book = RunBook(live.folder, self.state.run_id, live.clock, output.event if output is not None else _nothing)
+        self.ordinary: Counter[str] = Counter()
+        self.unplanned: dict[str, Final] = {}  #: tasks that were skipped without a plan, for want of an agent
+        self.task_errors: list[CodeprobeError] = []
+        self.module_errors = 0
+        self.warnings: list[str] = []
+        self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
+        self.envelope: dict[str, Any] | None = None
+        self._session: pytest.Session | None = None
+        self._started = time.time()
+        self._closed = self._internal = False
+        self._stop: BaseException | None = None  #: what ended pytest's loop
+        self._refused: CodeprobeError | None = None
+        self._done = threading.Event()
+        self._follower: threading.Thread | None = None
+        # xdist ends its workers ten seconds after a KeyboardInterrupt here: too early for a trial in its stages
+        live.interrupts.busy = lambda: self.state.xdist and bool(self.book.open)
+
+    # ---- the plan
+    def planned(self, trials: Sequence[Trial]) -> None:
+        """Without xdist: the plan of this very process is known."""
+        self._take_plan()
+
+    def _take_plan(self) -> None:
+        if self.state.no_plan or self.book.plan or not self.book.take_plan():
+            return
+        if self.state.default_place:
+            point_latest(self.state.run_dir)
+        self.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
+        self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
+        self._follower.start()
+        self._check_agents()
+
+    def _check_agents(self) -> None:
+        """Refuse before anything is paid: an agent of the plan whose CLI or credentials are missing here."""
+        for name in dict.fromkeys(t.agent for t in self.book.plan.values() if t.agent is not None):
+            error = self.live.registry.agent(name).unavailable(self.live.context)
+            if error is not None:
+                raise refused(error) from error
+
+    def _follow(self) -> None:
+        """Publish what workers say. Wakes the main thread out of xdist's queue once an interrupt has nothing to wait for."""
+        interrupts, idle_since = self.live.interrupts, 0.0
+        while not self._done.wait(_FOLLOW):
+            self.book.drain_all()
+            if not (self.state.xdist and interrupts.count and not self.book.open):
+                idle_since = 0.0
+                continue
+            idle_since = idle_since or time.monotonic()
+            if time.monotonic() - idle_since > _IDLE_BEFORE_WAKING and not interrupts.raised and not interrupts.ending:
+                interrupts.woken = True
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                idle_since = time.monotonic()
+
+    # ---- hooks
+    def adopt(self, session: pytest.Session | None) -> None:
+        """This plugin was registered after pytest_sessionstart."""
+        if session is not None and self._session is None:
+            self.pytest_sessionstart(session)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._session = self.live.interrupts.session = session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        self.adopt(session)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        if (self.task_errors or self.module_errors) and not self._went_on() and self._about_tasks():
+            count = len(self.task_errors) + self.module_errors
+            raise pytest.Session.Interrupted(f"{count} error{'s' * (count != 1)} during collection")  # as pytest does without xdist
+        self._take_plan()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        text = getattr(report, "codeprobe", None)
+        if text is not None:
+            wrong = json.loads(text)
+            error = CodeprobeError(wrong["code"], wrong["message"], remediation=wrong["remediation"], detail=wrong["detail"])
+            if error.message not in {e.message for e in self.task_errors}:
+                self.task_errors.append(error)
+        elif report.failed:
+            self.module_errors += 1
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.book.opened(nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        with self.live.interrupts.held():
+            self._take_warnings(getattr(report, "codeprobe_warnings", None))
+            text = getattr(report, "codeprobe", None)
+            if text is not None:
+                self._trial_report(report, TrialResult.model_validate_json(text))
+            elif report.nodeid not in self.book.plan and report.nodeid not in self.unplanned:
+                self._ordinary(report)
+            maxfail = self.config.getoption("maxfail")
+            if maxfail and self._session is not None and self._session.testsfailed >= maxfail:
+                self.live.stops.raise_flag("maxfail")  # a worker would else start what is in its queue
+
+    def _ordinary(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed:
+            xfail = hasattr(report, "wasxfail")
+            name = {"passed": "xpassed", "skipped": "xfailed"}.get(report.outcome, report.outcome) if xfail else str(report.outcome)
+            self.ordinary["error" if name == "failed" and report.when != "call" else name] += 1
+
+    def _trial_report(self, report: pytest.TestReport, record: TrialResult) -> None:
+        if record.node_id not in self.book.plan:
+            self.unplanned[record.node_id] = final_of(record)
+            return
+        if str(report.outcome) == "rerun":
+            self.book.drain(record.worker)
+            self.book.event("trial_retried", node_id=record.node_id, attempt=len(record.attempts) + 1, cause="rerun", worker=record.worker)
+        elif record.status == "passed" and report.failed:  # a strict xfail that passes: pytest's outcome decides
+            self.book.finish(record.model_copy(update={"status": "failed", "reason": "passes, but is expected to fail (strict xfail)"}))
+        else:
+            self.book.finish(record, expected=hasattr(report, "wasxfail") and record.status == "failed")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """A worker is gone."""
+        self.book.drain(node.gateway.id)
+        text = getattr(node, "workeroutput", {}).get("codeprobe")
+        if text is None:
+            return
+        told = json.loads(text)
+        self._take_warnings(json.dumps(told["warnings"]))
+        for name in self.left_out:
+            self.left_out[name] = sorted({*self.left_out[name], *told[name]})
+        if told["usage"] is not None and self._refused is None:
+            usage = told["usage"]
+            error_of_it = CodeprobeError(usage["code"], usage["message"], remediation=usage["remediation"])
+            raise refused(error_of_it) from error_of_it
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        """xdist's report has when `???`: make it the set-up phase of an error, or what the worker had already written."""
+        if crashitem not in self.book.plan:
+            return
+        worker = str(getattr(getattr(report, "node", None), "gateway", None) and report.node.gateway.id)
+        self.book.drain(worker)
+        if crashitem in self.book.final:  # died in teardown, which only deletes: never a second outcome
+            report.when, report.outcome, report.longrepr = "teardown", "passed", None
+            return
+        record = self.book.recovered(crashitem)
+        if record is None:
+            self.book.started.setdefault(crashitem, 1)
+            record = self.book.lost(crashitem, worker, "error", f"worker {worker} died in this trial", code="WORKER_DIED")
+        report.when = "call" if record.status in VERDICTS else "setup"
+        if record.status == "passed":
+            report.outcome, report.longrepr = "passed", None
+        elif record.status in ("skipped", "not_run"):
+            report.outcome, report.longrepr = "skipped", (record.task_id, 0, f"Skipped: {record.reason}")
+        else:
+            report.longrepr = f"{record.task_id}: {record.code or record.status}: {record.reason}"
+        report.codeprobe = record.model_dump_json()  # type: ignore[attr-defined]
+
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._internal = True
+        self._remember(excinfo.value)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._remember(excinfo.value)
+
+    def _remember(self, error: BaseException) -> None:
+        self._stop = error
+        if self.state.output is not None:
+            self.state.output.stop = error
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
+        """Teardown of fixtures and workers, and the terminal summary, come first."""
+        error = sys.exc_info()[1]
+        if isinstance(error, pytest.UsageError):
+            self._refused = as_error(error)
+        result = yield
+        self.close()
+        code = self.exit_code(int(exitstatus))
+        if code is not None:
+            session.exitstatus = code
+        self._write(int(session.exitstatus))
+        return result
+
+    # ---- the end
+    def close(self) -> None:
+        """Every trial of the plan gets its record; called once the loop is over, before the summary."""
+        if self._closed:
+            return
+        self._closed = True
+        self._take_plan_late()
+        self._done.set()
+        if self._follower is not None:
+            self._follower.join()
+        if self.book.plan:
+            self.book.close(self._reason())
+        mine = self.live.collected()
+        for name in self.left_out:
+            self.left_out[name] = sorted({*self.left_out[name], *mine[name]})
+        self._take_warnings(json.dumps(self.live.warnings))
+
+    def _take_plan_late(self) -> None:
+        """Interrupted while workers were collecting: one may have published the plan after pytest had given up."""
+        if not self.book.plan and not self.state.no_plan:
+            self.book.take_plan()
+
+    def _reason(self) -> str:
+        if self.live.interrupts.count or self.live.stops.is_raised("interrupt"):
+            return "interrupted"
+        if self._refused is not None:
+            return "refused"
+        return "maxfail" if self.live.stops.is_raised("maxfail") or self._stopped_by_count() else "stopped"
+
+    def _stopped_by_count(self) -> bool:
+        maxfail = self.config.getoption("maxfail")
+        return bool(maxfail) and self._session is not None and self._session.testsfailed >= maxfail
+
+    def _went_on(self) -> bool:
+        return bool(self.config.option.continue_on_collection_errors)
+
+    def _about_tasks(self) -> bool:
+        """Whether this run is any of our business."""
+        output = self.state.output
+        asked = self.state.options.console or self.state.options.agent is not None or (output is not None and output.json)
+        return bool(self.book.plan or self.unplanned or self.task_errors or asked)
+
+    def finals(self) -> list[Final]:
+        """All records, in the plan's order."""
+        order = [self.book.final[n] for n in self.book.plan if n in self.book.final]
+        return [*order, *self.unplanned.values()]
+
+    def _happened(self, status: int) -> Happened:
+        counted = self._stopped_by_count()
+        by_collection = bool(self.task_errors or self.module_errors) and not self._went_on()
+        other_stop = self._stop is not None and not by_collection and not counted and not self._internal
+        return Happened(
+            pytest_status=status,
+            internal_error=self._internal,
+            interrupted=bool(self.live.interrupts.count) or (other_stop and self._refused is None),
+            refused=self._refused.code if self._refused is not None else None,
+            task_errors=tuple(e.code for e in self.task_errors),
+            module_errors=self.module_errors,
+            went_on=self._went_on(),
+            ordinary_failed=self.ordinary["failed"] + self.ordinary["error"],
+            ordinary_passed=sum(self.ordinary.values()),
+        )
+
+    def exit_code(self, status: int) -> int | None:
+        """spec codes.md; None where pytest's own stands: nothing here was about tasks, or nothing was to run."""
+        if self.state.no_plan and not self.task_errors and self._refused is None:
+            return None
+        return exit_code(self.finals(), self._happened(status)) if self._about_tasks() else None
+
+    def errors(self, code: int) -> list[ErrorEntry]:
+        """errors[] of the envelope."""
+        found = [entry(e) for e in self.task_errors]
+        if self._refused is not None:
+            found.append(entry(self._refused))
+        elif code == 3:
+            what = f"{type(self._stop).__name__}: {self._stop}" if self._stop is not None else "pytest ended with an internal error"
+            found.append(entry(CodeprobeError("INTERNAL_ERROR", what)))
+        elif code == 2 and not (self.module_errors and not self._went_on() and not self.live.interrupts.count):
+            run_dir = self.live.shown_run_dir()
+            found.append(entry(CodeprobeError("INTERRUPTED", str(self._stop or "") or "interrupted", detail={"run_dir": run_dir})))
+        elif code == 5 and (self.state.options.console or self.state.options.agent is not None) and not self.state.no_plan:
+            found.append(entry(self._no_tasks()))
+        return found + trial_errors(self.finals())
+
+    def _no_tasks(self) -> CodeprobeError:
+        where = ", ".join(str(a) for a in self.config.args) or "."
+        finals = self.finals()
+        if finals:
+            reasons = ", ".join(sorted({f.reason or f.status for f in finals}))
+            return CodeprobeError("NO_TASKS", f"all {len(finals)} tasks were skipped: {reasons}", remediation="Select other tasks, or another agent.")
+        patterns = " ".join(self.state.options.files)
+        return CodeprobeError(
+            "NO_TASKS",
+            f"no task was found or selected in {where}",
+            remediation=f"Name a folder that holds task files (ini codeprobe_files: {patterns}), and check -k, -m and node ids.",
+            detail={"paths": [str(a) for a in self.config.args], "patterns": list(self.state.options.files)},
+        )
+
+    def _write(self, code: int) -> None:
+        if not self.book.plan and not (self.state.output is not None and self.state.output.json):
+            return
+        now = time.time()
+        warnings = list(dict.fromkeys([*self.warnings, *(w for f in self.finals() for w in f.warnings)]))
+        if self.module_errors:
+            warnings.append(f"{self.module_errors} test module(s) could not be collected; see pytest's report")
+        facts = RunFacts(
+            run_id=self.state.run_id,
+            run_dir=self.live.shown_run_dir(),
+            exit_code=code,
+            started_at=stamp(_moment(self._started)),
+            ended_at=stamp(_moment(now)),
+            duration_seconds=round(now - self._started, 3),
+            experiment=None,
+            ordinary=dict(self.ordinary),
+            warnings=warnings,
+            next_steps=(),
+        )
+        self.envelope = envelope(self.finals(), self.errors(code), facts)
+        line = json_line(self.envelope)
+        if self.book.plan:
+            write_whole(self.live.folder.envelope_file, line + "\n")
+        if self.state.output is not None:
+            self.state.output.envelope(line)
+
+    def _take_warnings(self, text: str | None) -> None:
+        if text is not None:
+            self.warnings.extend(w for w in json.loads(text) if w not in self.warnings)
+
+
+def _moment(seconds: float) -> Any:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _nothing(line: str) -> None:
+    """Events go to events.ndjson alone."""

@@ -1,0 +1,88 @@
+"""What a person reads of a trial that failed or could not be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_codeprobe.model.result import CriterionResult, TrialResult
+from pytest_codeprobe.text import one_line, plain, shorten
+
+_MAX_FILES = 20
+
+
+def failure_text(record: TrialResult, run_dir: str | None) -> str:
+    """Criteria, limit, the agent's last words, changed files, cost, where the rest lies."""
+    return "\n".join(_failure(record, run_dir))
+
+
+def _failure(record: TrialResult, run_dir: str | None) -> Iterator[str]:
+    score = "none" if record.score is None else f"{record.score:.2f}"
+    yield f"{record.task_id}: verdict fail, score {score}" + (f", pass_score {record.pass_score:.2f}" if record.pass_score is not None else "")
+    yield ""
+    yield from criteria_table(record.criteria)
+    if record.limit_hit is not None:
+        yield ""
+        yield f"limit hit: {record.limit_hit.name} = {record.limit_hit.value:g}"
+    if record.final_message:
+        yield ""
+        yield "the agent's last message:"
+        yield from _indented(shorten(plain(record.final_message), 1200))
+    yield ""
+    yield from _changes(record)
+    yield f"cost: {money(record.cost_usd)}"
+    yield from _where(record, run_dir)
+
+
+def harness_text(record: TrialResult, run_dir: str | None) -> str:
+    """Phase, code, the CLI's own stderr, the remedy."""
+    return "\n".join(_harness(record, run_dir))
+
+
+def _harness(record: TrialResult, run_dir: str | None) -> Iterator[str]:
+    yield f"{record.task_id}: error in phase {record.phase or 'set-up'}: {record.code}"
+    yield from _indented(plain(record.reason or ""))
+    if record.remediation:
+        yield f"what to do: {plain(record.remediation)}"
+    if record.stderr_tail.strip():
+        yield "the agent's stderr ends with:"
+        yield from _indented(shorten(plain(record.stderr_tail.strip()), 1500))
+    yield from _where(record, run_dir)
+
+
+def criteria_table(criteria: Sequence[CriterionResult]) -> Iterator[str]:
+    """One line for each criterion; a longer reason goes on below it."""
+    names = [one_line(c.description or c.type, 40) for c in criteria]
+    width = max([9, *map(len, names)])
+    yield f"       score  needs  weight  {'criterion':<{width}}  why"
+    for name, c in zip(names, criteria, strict=True):
+        mark = {"passed": "ok", "failed": "MISS", "left out": "-"}[c.verdict] if c.gate or c.verdict == "left out" else "info"
+        score = "    -" if c.score is None else f"{c.score:5.2f}"
+        first, *rest = plain(c.explanation).splitlines() or [""]
+        yield f"  {mark:<4} {score}  {c.threshold:5.2f}  {c.weight:6g}  {name:<{width}}  {first}".rstrip()
+        yield from (f"{'':<{31 + width}}{line}" for line in rest[:15])
+
+
+def _changes(record: TrialResult) -> Iterator[str]:
+    if not record.changed_total:
+        yield "changed files: none"
+        return
+    yield f"changed files: {record.changed_total}"
+    yield from (f"  {one_line(plain(f), 200)}" for f in record.changed_files[:_MAX_FILES])
+    if record.changed_total > _MAX_FILES:
+        yield f"  … and {record.changed_total - min(_MAX_FILES, len(record.changed_files))} more"
+
+
+def _where(record: TrialResult, run_dir: str | None) -> Iterator[str]:
+    if record.folder is not None and run_dir is not None:
+        yield f"artifacts: {run_dir}/trials/{record.folder}"
+
+
+def _indented(text: str) -> Iterator[str]:
+    return (f"  {line}" for line in text.splitlines())
+
+
+def money(cost: float | None) -> str:
+    """Dollars; `unknown` is never shown as 0."""
+    if cost is None:
+        return "unknown"
+    return f"${cost:.4f}" if 0 < cost < 1 else f"${cost:.2f}"

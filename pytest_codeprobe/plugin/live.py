@@ -1,0 +1,296 @@
+"""What a process needs once there is a task: registry, loading, context, and the hooks that run trials."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_codeprobe import __version__, agents, criteria, sandboxes
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.clock import SystemClock
+from pytest_codeprobe.model.context import Context, Registry
+from pytest_codeprobe.model.sandbox import Sandbox
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.plugin import collect
+from pytest_codeprobe.plugin.collect import TaskFile, TaskItem
+from pytest_codeprobe.plugin.interrupts import Interrupts
+from pytest_codeprobe.plugin.refusal import refused
+from pytest_codeprobe.run.folder import RunFolder, prepare_place
+from pytest_codeprobe.run.plan import make_plan
+from pytest_codeprobe.run.spool import Spool
+from pytest_codeprobe.run.stops import StopFolder
+from pytest_codeprobe.sandboxes.keeper import Spawner
+from pytest_codeprobe.tasks.expand import expand
+from pytest_codeprobe.tasks.layers import load_defaults
+from pytest_codeprobe.tasks.load import Identities, LoadedFile, LoadedTask, LoadSettings, load_file
+from pytest_codeprobe.text import Redactor, secret_values
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.plugin.controller import Controller
+    from pytest_codeprobe.plugin.state import State
+    from pytest_codeprobe.trial.run import TrialRun
+
+_log = logging.getLogger("codeprobe")
+
+
+class Live:
+    """One for each process in which a task was seen."""
+
+    def __init__(self, state: State) -> None:
+        self.state, self.config = state, state.config
+        self.clock = SystemClock()
+        self.folder = RunFolder(state.run_dir)
+        self.stops = StopFolder(self.folder.stop)
+        self.interrupts = Interrupts(self.stops, worker=state.worker)
+        self.warnings: list[str] = []
+        self.identities = Identities()
+        self.controller: Controller | None = None
+        self._loaded: dict[Path, LoadedFile | CodeprobeError] = {}
+
+    def register(self) -> None:
+        """Put the hooks in force; called once, right after construction."""
+        from pytest_codeprobe.plugin.protocol import TrialProtocol
+
+        self.config.add_cleanup(self.close)
+        manager = self.config.pluginmanager
+        manager.register(collect, "codeprobe-collect")
+        manager.register(TrialProtocol(self), "codeprobe-protocol")
+        if not self.state.worker:
+            from pytest_codeprobe.plugin.controller import Controller
+            from pytest_codeprobe.plugin.terminal import Terminal
+
+            self.controller = Controller(self)
+            manager.register(self.controller, "codeprobe-controller")
+            manager.register(Terminal(self), "codeprobe-terminal")
+
+    def close(self) -> None:
+        """A cleanup of the config: no process and no handler of ours outlives pytest."""
+        self.interrupts.restore()
+        if "spawner" in self.__dict__:
+            self.spawner.close()
+
+    # ---- options and registry
+    @functools.cached_property
+    def registry(self) -> Registry:
+        """Built-ins and what the hooks brought; of one name the last registered wins."""
+        hook = self.config.hook
+        return Registry(
+            agents=_named(agents.BUILTIN, hook.pytest_codeprobe_agents(config=self.config)),
+            drivers=_named(sandboxes.BUILTIN, hook.pytest_codeprobe_drivers(config=self.config)),
+            criteria=_by_type(criteria.BUILTIN, hook.pytest_codeprobe_criteria(config=self.config)),
+        )
+
+    def check_options(self) -> None:
+        """Refuse what the command line says wrong about agents, modes, drivers and the run dir, before anything is collected."""
+        options = self.state.options
+        try:
+            if options.agent is not None:
+                agent = self.registry.agent(options.agent)
+                if options.permission_mode is not None and options.permission_mode not in agent.permission_modes:
+                    raise CodeprobeError(
+                        "INVALID_PERMISSION_MODE",
+                        f"agent {agent.name} does not know permission mode {options.permission_mode!r}",
+                        remediation=f"Use one of: {', '.join(agent.permission_modes)}.",
+                    )
+            if options.run_dir is not None and not self.state.no_plan:
+                prepare_place(self.state.run_dir, default_place=False)
+        except CodeprobeError as error:
+            raise refused(error) from error
+
+    # ---- tasks
+    @functools.cached_property
+    def settings(self) -> LoadSettings:
+        """What loading depends on."""
+        options = self.state.options
+        return LoadSettings(
+            rootdir=self.config.rootpath, registry=self.registry, unknown_fields=options.unknown_fields, template_roots=options.template_roots
+        )
+
+    @functools.cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        """The layer of experiments/default.yaml."""
+        return load_defaults(self.settings)
+
+    def load(self, path: Path) -> LoadedFile | CodeprobeError:
+        """A task file, read once in this process; the error if it is broken."""
+        if path not in self._loaded:
+            try:
+                self._loaded[path] = load_file(path, self.settings)
+            except CodeprobeError as error:
+                self._loaded[path] = error
+        found = self._loaded[path]
+        if isinstance(found, LoadedFile):
+            self.warnings.extend(w for w in found.warnings if w not in self.warnings)
+        return found
+
+    def expand(self, task: LoadedTask, node_id: str) -> list[Trial]:
+        """The trials of a task."""
+        return expand(task, settings=self.settings, options=self.state.options, defaults=self.defaults, node_id=node_id)
+
+    def task_file(self, path: Path, parent: pytest.Collector) -> TaskFile | None:
+        """The node of a task file; None if it is none after all."""
+        found = self.load(path)
+        if isinstance(found, LoadedFile) and not found.tasks:
+            from pytest_codeprobe.plugin import DISCOVERY
+
+            self.config.stash[DISCOVERY].not_tasks.add(str(path))
+            return None
+        node: TaskFile = TaskFile.from_parent(parent, path=path)
+        node.live = self
+        return node
+
+    def chosen(self, trial: Trial) -> bool:
+        """Whether somebody chose an agent for this trial: a plain pytest must never spend money."""
+        options = self.state.options
+        if options.agent is not None:
+            return True
+        return trial.agent.type is not None and (options.console or trial.task_file in self.state.named)
+
+    def tag_is_mark(self, tag: str) -> bool:
+        """Whether a tag is made a mark of its own, and register it: not if pytest or a plugin has a mark of that name."""
+        return bool(self._tag_mark(tag))
+
+    @functools.cached_property
+    def _foreign_marks(self) -> frozenset[str]:
+        lines: list[str] = self.config.getini("markers")
+        return frozenset(line.partition(":")[0].partition("(")[0].strip() for line in lines)
+
+    @functools.cached_property
+    def _tag_mark(self) -> Any:
+        foreign = self._foreign_marks
+
+        @functools.cache
+        def known(tag: str) -> bool:
+            if not tag.replace("-", "_").isidentifier() or tag.startswith("_") or tag in foreign:
+                return False
+            self.config.addinivalue_line("markers", f"{tag}: a tag of tasks")
+            return True
+
+        return known
+
+    # ---- running
+    @functools.cached_property
+    def spawner(self) -> Spawner:
+        """The one child of this process that starts keepers."""
+        return Spawner(watch=[os.getppid()] if self.state.worker else [])
+
+    @functools.cached_property
+    def context(self) -> Context:
+        """What trials need from outside."""
+        environ = dict(os.environ)
+        return Context(
+            run_id=self.state.run_id,
+            run_dir=self.state.run_dir,
+            rootdir=self.config.rootpath,
+            options=self.state.options,
+            registry=self.registry,
+            environ=environ,
+            clock=self.clock,
+            events=Spool(self.folder.spool, self.state.worker_id, self.clock),
+            stops=self.stops,
+            processes=self.spawner,
+            redactor=Redactor(secret_values(environ, self.state.options.secrets)),
+            python=sys.executable,
+            worker=self.state.worker_id,
+            scratch=Path(tempfile.gettempdir()),
+        )
+
+    def make_sandbox(self, trial: Trial, context: Context) -> Sandbox:
+        """A sandbox of the driver that the trial asks for."""
+        return sandboxes.choose(trial.sandbox.driver, self.registry, context).create(trial, context)
+
+    def publish_plan(self, trials: Iterable[Trial]) -> bool:
+        """plan.json, unless another process was first; False if it holds no trial that may start."""
+        planned = list(trials)
+        if not any(t.skip is None and self.chosen(t) for t in planned):
+            return False
+        if self.state.default_place:
+            prepare_place_shared(self.state.run_dir)
+        self.folder.publish_plan(make_plan(self.state.run_id, __version__, str(self.config.rootpath), self.state.options, planned))
+        return True
+
+    def run_of(self, node: pytest.Item) -> TrialRun:
+        """The trial that an item runs, for its fixtures."""
+        from pytest_codeprobe.plugin.marked import MARKED
+
+        if isinstance(node, TaskItem) and node.run is not None:
+            return node.run
+        marked = node.stash.get(MARKED, None)
+        if marked is not None and marked.run is not None:
+            return marked.run
+        pytest.fail(
+            "codeprobe fixtures need a task: mark the test with @pytest.mark.codeprobe(task='tasks/….yaml')", pytrace=False
+        )
+
+    def collected(self) -> dict[str, list[str]]:
+        """What collection left out, for the summary."""
+        from pytest_codeprobe.plugin import DISCOVERY
+
+        discovery = self.config.stash.get(DISCOVERY, None)
+        root = self.config.rootpath
+        if discovery is None:
+            return {"left_out": [], "not_tasks": []}
+        return {"left_out": _relative(discovery.left_out, root), "not_tasks": _relative(discovery.not_tasks, root)}
+
+    def shown_run_dir(self) -> str | None:
+        """The run dir as people read it: relative to rootdir where it can be."""
+        if not self.folder.plan_file.exists():
+            return None
+        root = self.config.rootpath
+        path = self.state.run_dir
+        return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+    # ---- an xdist controller that woke up late
+    def late_node_collected(self) -> None:
+        """pytest_sessionstart is over: hand over what it would have brought. The hook in progress goes on to the controller by hand."""
+        assert self.controller is not None
+        self.controller.adopt(_session_of(self.config))
+        self.controller.pytest_xdist_node_collection_finished()
+
+    def late_report(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        """The first report that is about a task: pluggy does not call hooks of plugins that are registered during a call."""
+        assert self.controller is not None
+        self.controller.adopt(_session_of(self.config))
+        if isinstance(report, pytest.CollectReport):
+            self.controller.pytest_collectreport(report)
+        else:
+            self.controller.pytest_runtest_logreport(report)
+
+
+def prepare_place_shared(path: Path) -> None:
+    """The default place, which another process of the run may make at the same moment."""
+    if not path.exists():
+        prepare_place(path, default_place=True)
+
+
+def _relative(paths: Iterable[str], root: Path) -> list[str]:
+    return sorted(os.path.relpath(p, root) for p in paths)
+
+
+def _session_of(config: pytest.Config) -> pytest.Session | None:
+    session = config.pluginmanager.get_plugin("session")
+    return session if isinstance(session, pytest.Session) else None
+
+
+def _named(builtin: Iterable[Any], brought: Iterable[Iterable[Any]]) -> dict[str, Any]:
+    found = {thing.name: thing for thing in builtin}
+    for group in reversed(list(brought)):  # pluggy calls the last registered first
+        found.update((thing.name, thing) for thing in group)
+    return found
+
+
+def _by_type(builtin: Iterable[Any], brought: Iterable[Iterable[Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind in (*builtin, *(k for group in reversed(list(brought)) for k in group)):
+        field = kind.model_fields["type"]
+        for name in getattr(field.annotation, "__args__", ()):
+            found[str(name)] = kind
+    return found

@@ -1,0 +1,269 @@
+"""pytest's item protocol around a trial: set-up is prepare to preserve, the call phase is the verdict, teardown deletes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
+from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
+from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
+from pytest_codeprobe.plugin.marked import MARKED, Marked, mark_tests
+from pytest_codeprobe.plugin.timeouts import deadline
+from pytest_codeprobe.text import one_line
+from pytest_codeprobe.trial.run import TrialRun
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.plugin.live import Live
+
+FIXTURES = ("codeprobe_sandbox", "codeprobe_session", "codeprobe_score")
+NO_START = "no agent starts under --setup-only and --setup-plan"
+
+
+class TrialProtocol:
+    """Hooks of the process that runs items: pytest itself, or a worker."""
+
+    def __init__(self, live: Live) -> None:
+        self.live, self.state = live, live.state
+
+    # ---- the plan
+    @pytest.hookimpl(tryfirst=True)  # before xdist's own: the plan is on disk when the controller hears of the collection
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Each process computes the same plan; the first writes it."""
+        self.live.interrupts.session = session
+        mark_tests(self.live, session)
+        broken = session.testsfailed and not session.config.option.continue_on_collection_errors
+        if self.state.no_plan or broken:
+            return
+        trials = [item.trial for item in session.items if isinstance(item, TaskItem)]
+        trials += [m.trial for item in session.items if (m := item.stash.get(MARKED, None)) is not None and m.trial is not None]
+        self.live.publish_plan(trials)
+        if self.live.controller is not None:
+            self.live.controller.planned(trials)
+
+    # ---- one item
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Signals only raise the flag from the first stage of a task to its report."""
+        interrupts = self.live.interrupts
+        if _trial_of(item) is None:
+            interrupts.ordinary = True
+            try:
+                return (yield)
+            finally:
+                interrupts.ordinary = False
+        with interrupts.held():
+            result = yield
+        if self.live.stops.is_raised("interrupt"):
+            item.session.shouldstop = "interrupted"
+        return result
+
+    @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")
+    def pytest_codeprobe_never_start(self, item: pytest.Item) -> None:
+        """Not in the wrapper below: one that raises before its yield breaks pytest's own teardown."""
+        trial = _trial_of(item)
+        if trial is None:
+            return
+        if self.state.no_start:
+            pytest.skip(NO_START)
+        if not self.live.chosen(trial):
+            pytest.skip(NO_AGENT)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Set-up phase of a task: whatever stage was reached and whatever was raised, finish() makes the record."""
+        if _trial_of(item) is None:
+            return (yield)
+        run = self._new_run(item)
+        try:
+            result = yield
+        except (Stopped, Skipped) as stop:
+            record = _note(item, run.finish(stop))
+            pytest.skip(f"not run: {stop}" if record.status == "not_run" else str(stop))
+        except BaseException as error:
+            _note(item, _close(run, error))
+            raise
+        if isinstance(item, TaskItem):
+            self._conclude(item, run.finish())
+        return result
+
+    def _conclude(self, item: pytest.Item, record: TrialResult) -> None:
+        """finish() itself may have failed, or found that nothing can be judged: still the set-up phase."""
+        _note(item, record)
+        if record.status == "error":
+            raise CodeprobeError(record.code or "INTERNAL_ERROR", record.reason or "", remediation=record.remediation)
+        if record.status in ("skipped", "not_run"):
+            pytest.skip(record.reason or record.status)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """A marked test's own outcome is its status."""
+        marked = item.stash.get(MARKED, None)
+        if marked is None or marked.run is None:
+            return (yield)
+        try:
+            result = yield
+        except pytest.skip.Exception as skip:
+            marked.record = marked.run.finish(Skipped(str(skip)))
+            raise
+        except (KeyboardInterrupt, pytest.exit.Exception):
+            marked.record = marked.run.finish(Stopped("interrupted"))
+            raise
+        except BaseException:
+            marked.record = marked.run.finish(outcome="failed")
+            raise
+        marked.record = marked.run.finish(outcome="passed")
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Only deletes; a failure there is a warning, never a second outcome."""
+        try:
+            return (yield)
+        finally:
+            run = _run_of(item)
+            if run is not None:
+                left = run.delete()
+                if left:
+                    self.live.warnings.append(f"{item.nodeid}: could not be deleted: {', '.join(left[:3])}")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: sees what pytest's xfail handling made of it
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """The record goes on exactly one report: set-up's for error, skipped and not_run, the call's for a verdict."""
+        run = _run_of(item)
+        if run is not None and call.when == "setup" and _record_of(item) is not None:
+            _properties(item, _record_of(item))
+        report = yield
+        record = _record_of(item)
+        if run is not None and record is not None:
+            if call.when == "setup" and call.excinfo is not None and record.status in VERDICTS:
+                record = _note(item, _close(run, call.excinfo.value))  # a wrapper outside ours raised
+            if record.status == "error" and call.when == "setup" and hasattr(report, "wasxfail"):
+                del report.wasxfail  # trouble of the harness stays an error under a user's own xfail mark
+                report.outcome = "failed"
+            if call.when == _phase_of(item, record):
+                report.codeprobe = result_text(record)  # type: ignore[attr-defined]  # travels to the controller
+        if call.when == "teardown" and self.state.worker and self.live.warnings:
+            report.codeprobe_warnings = json.dumps(self.live.warnings)  # type: ignore[attr-defined]
+        return report
+
+    def _new_run(self, item: pytest.Item) -> TrialRun:
+        """A new life of the trial; a rerun of pytest-rerunfailures uses the same item again and is a further attempt."""
+        trial = _trial_of(item)
+        assert trial is not None
+        before = _run_of(item)
+        earlier = tuple(before.attempts) if before is not None else ()
+        run = TrialRun(
+            trial,
+            self.live.context,
+            self.live.make_sandbox,
+            number=len(earlier) + 1,
+            earlier=earlier,
+            deadline=deadline(item),
+            overridden=_overridden(item),
+        )
+        if isinstance(item, TaskItem):
+            item.run, item.record = run, None
+        else:
+            item.stash[MARKED].run, item.stash[MARKED].record = run, None
+        return run
+
+    # ---- ends of the process
+    @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtestloop")
+    def pytest_codeprobe_ending(self, session: pytest.Session) -> Generator[None, object, object]:
+        """After the loop no signal may raise: it would hit pytest's own traceback or sessionfinish."""
+        self.live.interrupts.session = session
+        try:
+            return (yield)
+        finally:
+            self.live.interrupts.ending = True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """What a worker knows as a whole goes to the controller: its usage error would else be exit 5 there."""
+        self.live.interrupts.ending = True
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            error = sys.exc_info()[1]
+            output["codeprobe"] = json.dumps({"usage": _usage(error), "warnings": self.live.warnings, **self.live.collected()})
+
+
+def _usage(error: BaseException | None) -> dict[str, Any] | None:
+    if not isinstance(error, pytest.UsageError):
+        return None
+    from pytest_codeprobe.plugin.refusal import as_error
+
+    reason = as_error(error)
+    return {"code": reason.code, "message": reason.message, "remediation": reason.remediation, "text": str(error)}
+
+
+def _trial_of(item: pytest.Item) -> Any:
+    if isinstance(item, TaskItem):
+        return item.trial
+    marked = item.stash.get(MARKED, None)
+    return marked.trial if marked is not None else None
+
+
+def _holder(item: pytest.Item) -> TaskItem | Marked | None:
+    return item if isinstance(item, TaskItem) else item.stash.get(MARKED, None)
+
+
+def _run_of(item: pytest.Item) -> TrialRun | None:
+    holder = _holder(item)
+    return holder.run if holder is not None else None
+
+
+def _record_of(item: pytest.Item) -> TrialResult | None:
+    holder = _holder(item)
+    return holder.record if holder is not None else None
+
+
+def _note(item: pytest.Item, record: TrialResult) -> TrialResult:
+    holder = _holder(item)
+    assert holder is not None
+    holder.record = record
+    return record
+
+
+def _close(run: TrialRun, error: BaseException) -> TrialResult:
+    """What was raised in set-up, as a record. pytest's own outcomes are BaseExceptions."""
+    if isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
+        return run.finish(Skipped(one_line(str(error)) or "skipped"))
+    if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
+        return run.finish(Stopped("interrupted"))
+    return run.finish(error)
+
+
+def _phase_of(item: pytest.Item, record: TrialResult) -> Literal["setup", "call"]:
+    if isinstance(item, TaskItem):
+        return "call" if record.status in VERDICTS else "setup"
+    return item.stash[MARKED].phase
+
+
+def _overridden(item: pytest.Item) -> bool:
+    """Whether one of our fixtures comes from somewhere else for this item."""
+    from pytest_codeprobe.plugin import fixtures
+
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = getattr(info, "name2fixturedefs", {})
+    return any(d.func.__module__ != fixtures.__name__ for name in FIXTURES for d in definitions.get(name, ()))
+
+
+def _properties(item: pytest.Item, record: TrialResult | None) -> None:
+    """Score, cost, tokens and turns as JUnit properties; a rerun replaces those of the try before."""
+    assert record is not None
+    item.user_properties[:] = [p for p in item.user_properties if not str(p[0]).startswith("codeprobe_")]
+    values = {
+        "status": record.status,
+        "score": None if record.score is None else round(record.score, 6),
+        "cost_usd": record.cost_usd,
+        "tokens": record.usage.total_tokens,
+        "turns": record.usage.turns,
+        "agent": record.agent.name if record.agent else None,
+        "model": record.agent.model if record.agent else None,
+    }
+    item.user_properties.extend((f"codeprobe_{name}", str(value)) for name, value in values.items() if value is not None)

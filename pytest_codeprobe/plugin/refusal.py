@@ -1,0 +1,38 @@
+"""From an exception that ended the run to a code of the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_codeprobe.errors import CodeprobeError, error_codes
+from pytest_codeprobe.model.clock import SystemClock, stamp
+from pytest_codeprobe.run.envelope import refusal
+from pytest_codeprobe.text import json_line, one_line
+
+
+def refused(error: CodeprobeError) -> pytest.UsageError:
+    """The error as pytest takes it: printed as `ERROR: …`, exit 4, no traceback. Raise it `from` the error itself."""
+    remedy = f"\n  {error.remediation}" if error.remediation else ""
+    return pytest.UsageError(f"{error.code}: {error.message}{remedy}")
+
+
+def as_error(error: BaseException) -> CodeprobeError:
+    """The code that an exception means for the run."""
+    if isinstance(error, CodeprobeError):
+        return error
+    if isinstance(error, pytest.UsageError) and isinstance(error.__cause__, CodeprobeError):
+        return error.__cause__
+    text = one_line(str(error), 1000) or type(error).__name__
+    if isinstance(error, pytest.UsageError) or type(error).__name__ == "ConftestImportFailure":
+        return CodeprobeError("USAGE_ERROR", text)
+    if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
+        return CodeprobeError("INTERRUPTED", text if str(error) else "interrupted")
+    if isinstance(error, SystemExit):
+        return CodeprobeError("USAGE_ERROR", f"pytest exited with {error.code}")
+    return CodeprobeError("INTERNAL_ERROR", f"{type(error).__name__}: {text}")
+
+
+def refusal_line(error: BaseException) -> str:
+    """The envelope of a run that ended before its session."""
+    reason = as_error(error)
+    return json_line(refusal(reason, error_codes()[reason.code].exit_code, stamp(SystemClock().now())))

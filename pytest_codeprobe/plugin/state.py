@@ -1,0 +1,134 @@
+"""What one pytest process knows of the run, from pytest_configure on. Light: standard library, pytest and options only."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_codeprobe.options import BUILT, RunOptions, resolve
+from pytest_codeprobe.plugin.stdout import OUTPUT, Output
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.plugin.live import Live
+
+WORKER_INPUT = "codeprobe"
+
+
+class State:
+    """One for each process, in config.stash. `live` is None until the first sign of a task."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        given = json.loads(getattr(config, "workerinput", {}).get(WORKER_INPUT, "null"))
+        self.config = config
+        self.worker = given is not None or hasattr(config, "workerinput")
+        self.worker_id: str = getattr(config, "workerinput", {}).get("workerid", "main")
+        self.xdist = not self.worker and getattr(config.option, "dist", "no") != "no"
+        self.began = time.time()
+        if given is not None:
+            self.options = RunOptions.from_json(given["options"])
+            self.run_id, self.run_dir = str(given["run_id"]), Path(given["run_dir"])
+            self.default_place = bool(given["default_place"])
+            self.named: frozenset[str] = frozenset(given["named"])
+        else:
+            self.options = _resolve(config)
+            self.run_id = _new_run_id()
+            self.default_place = self.options.run_dir is None
+            self.run_dir = self._place(config)
+            self.named = frozenset(_named(config))
+        option = config.option
+        self.no_start = bool(getattr(option, "setuponly", False) or getattr(option, "setupplan", False))
+        self.no_plan = self.no_start or bool(getattr(option, "collectonly", False))
+        self.live: Live | None = None
+
+    def _place(self, config: pytest.Config) -> Path:
+        if self.options.run_dir is not None:
+            return Path(config.invocation_params.dir, self.options.run_dir).absolute()
+        return (config.rootpath / self.options.runs_dir / self.run_id).absolute()
+
+    @property
+    def output(self) -> Output | None:
+        """The JSON modes' stdout; None in a worker."""
+        return self.config.stash.get(OUTPUT, None)
+
+    def for_worker(self) -> str:
+        """What workers are told: one JSON string, since execnet takes builtins only."""
+        return json.dumps(
+            {
+                "options": self.options.to_json(),
+                "run_id": self.run_id,
+                "run_dir": str(self.run_dir),
+                "default_place": self.default_place,
+                "named": sorted(self.named),
+            }
+        )
+
+    def activate(self) -> Live:
+        """Load what a run with tasks needs; called at the first sign of a task."""
+        if self.live is None:
+            from pytest_codeprobe.plugin.live import Live
+
+            self.live = Live(self)
+            self.live.register()
+        return self.live
+
+
+def _resolve(config: pytest.Config) -> RunOptions:
+    command_line = {o.dest: getattr(config.option, o.dest, None) for o in BUILT}
+    try:
+        return resolve(command_line, os.environ, _ini(config), console=bool(getattr(config.option, "codeprobe_console", False)))
+    except Exception as error:
+        raise _usage_error(error) from error
+
+
+def expand_arguments(config: pytest.Config) -> None:
+    """Put files in the place of globs, and `tasks/` of rootdir in that of no path for `codeprobe run` (testpaths never count there).
+
+    Not public in pytest: `args`, `args_source`.
+    """
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        config.args = [name for argument in config.args for name in _globbed(argument, config.invocation_params.dir)]
+    elif getattr(config.option, "codeprobe_console", False):
+        config.args = [str(config.rootpath / "tasks")]
+
+
+def _globbed(argument: str, folder: Path) -> list[str]:
+    path, colons, rest = argument.partition("::")
+    if not glob.has_magic(path) or (folder / path).exists():
+        return [argument]
+    found = sorted(glob.glob(path, root_dir=folder, recursive=True))
+    return [name + colons + rest for name in found] or [argument]
+
+
+def _named(config: pytest.Config) -> Iterator[str]:
+    """Absolute paths that stand on the command line; what testpaths or we set does not count."""
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        for argument in config.args:
+            yield os.path.abspath(config.invocation_params.dir / argument.partition("::")[0])
+
+
+def _ini(config: pytest.Config) -> Any:
+    return config.getini
+
+
+def _usage_error(error: Exception) -> Exception:
+    from pytest_codeprobe.errors import CodeprobeError
+    from pytest_codeprobe.plugin.refusal import refused
+
+    return refused(error) if isinstance(error, CodeprobeError) else error
+
+
+def _new_run_id() -> str:
+    """UTC time to the millisecond and four random characters: sorts by time, is never reused."""
+    now = time.time()
+    tail = "".join("abcdefghijklmnopqrstuvwxyz0123456789"[b % 36] for b in os.urandom(4))
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime(now)) + f"{int(now * 1000) % 1000:03d}Z-{tail}"
+
+
+STATE = pytest.StashKey[State]()

@@ -1,0 +1,68 @@
+"""stdout in the JSON modes: nothing but JSON reaches it, whatever happens. Standard library and pytest only."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+#: called with the error in flight when no envelope was written; set by whoever has imported what it takes to build one
+REFUSED = "codeprobe_error"
+
+
+class Output:
+    """The real stdout. Written by os.write: no buffer that could be flushed late; a closed pipe ends the writing, not the run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        namespace = config.known_args_namespace
+        self.lines = bool(getattr(namespace, "codeprobe_json_lines", False))
+        self.json = self.lines or bool(getattr(namespace, "codeprobe_json", False))
+        self.stop: BaseException | None = None  #: what pytest itself caught; raised in pytest_sessionstart it skips sessionfinish
+        self._fd: int | None = None
+        self._envelope_written = False
+        if self.json:
+            sys.stdout.flush()
+            self._fd = os.dup(1)
+            os.set_inheritable(self._fd, False)
+            os.dup2(2, 1)  # for good: what a conftest prints at exit must not follow the envelope
+            config.add_cleanup(self._last_resort)
+
+    def event(self, line: str) -> None:
+        """One event, if events are wanted."""
+        if self.lines:
+            self._write(line)
+
+    def envelope(self, line: str) -> None:
+        """The last line."""
+        if self.json and not self._envelope_written:
+            self._envelope_written = True
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        data = line.encode() + b"\n"
+        while self._fd is not None and data:
+            try:
+                data = data[os.write(self._fd, data) :]
+            except BlockingIOError:
+                _wait_writable(self._fd)
+            except OSError:
+                self._fd = None
+
+    def _last_resort(self) -> None:
+        """A cleanup of the config: the run was refused before there was a session that could write the envelope."""
+        error = sys.exc_info()[1] or self.stop
+        if error is None or self._envelope_written:
+            return
+        from pytest_codeprobe.plugin.refusal import refusal_line
+
+        self.envelope(refusal_line(error))
+
+
+def _wait_writable(fd: int) -> None:
+    import select
+
+    select.select([], [fd], [], 1.0)
+
+
+OUTPUT = pytest.StashKey[Output]()

@@ -1,0 +1,122 @@
+"""What a person sees beside pytest's own report: one header line, one section at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_codeprobe.model.result import VERDICTS
+from pytest_codeprobe.plugin.collect import NO_AGENT
+from pytest_codeprobe.plugin.failure import money
+from pytest_codeprobe.run.book import Final
+from pytest_codeprobe.run.envelope import counts, tokens
+from pytest_codeprobe.run.envelope import money as run_money
+from pytest_codeprobe.text import one_line
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.plugin.live import Live
+
+_SHOWN = 3
+
+
+class Terminal:
+    """Hooks of the controller; nothing is printed where pytest's reporter is off."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Once the plan is known, before the first trial. Under xdist see pytest_xdist_node_collection_finished."""
+        return list(self._header())
+
+    @pytest.hookimpl(optionalhook=True, trylast=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        reporter = self.live.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and not getattr(self, "_said", False) and self.live.config.get_verbosity() >= 0:
+            lines = list(self._header())
+            self._said = bool(lines)
+            for line in lines:
+                reporter.write_line(line)
+
+    def _header(self) -> Iterator[str]:
+        controller = self.live.controller
+        if controller is None or not controller.book.plan:
+            return
+        plan = list(controller.book.plan.values())
+        agents = sorted({t.agent or "none chosen" for t in plan})
+        models = sorted({t.model for t in plan if t.model})
+        drivers = sorted({t.driver for t in plan})
+        workers = self.live.config.getoption("numprocesses", None) if self.live.state.xdist else None
+        parts = [
+            f"{len(plan)} trial{'s' * (len(plan) != 1)}",
+            f"agent {', '.join(agents)}",
+            *([f"model {', '.join(models)}"] if models else []),
+            f"driver {', '.join(drivers)}",
+            *([f"{workers} workers"] if workers else []),
+            f"run dir {self.live.shown_run_dir()}",
+        ]
+        yield "codeprobe: " + ", ".join(parts)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        controller = self.live.controller
+        if controller is None:
+            return
+        controller.close()
+        lines = list(self._summary(controller.finals()))
+        if not lines:
+            return
+        if controller.book.plan and terminalreporter.verbosity >= 0:
+            terminalreporter.section("codeprobe", sep="=")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+    def _summary(self, finals: Sequence[Final]) -> Iterator[str]:
+        controller = self.live.controller
+        assert controller is not None
+        prefix = "" if controller.book.plan else "codeprobe: "
+        without = [f for f in finals if f.reason == NO_AGENT]
+        if without:
+            yield f"codeprobe: {len(without)} task{'s' * (len(without) != 1)} skipped: {NO_AGENT}"
+        if controller.book.plan:
+            yield from self._trials(finals)
+        if left := controller.left_out["left_out"]:
+            yield f"{prefix}not collected, since a task refers to it: {_some(left)}"
+        if others := controller.left_out["not_tasks"]:
+            yield f"{prefix}no task files: {_some(others)}"
+        if controller.book.plan:
+            notes = dict.fromkeys([*controller.warnings, *(w for f in finals for w in f.warnings)])
+            yield from (f"warning: {one_line(w, 300)}" for w in notes)
+            yield f"run dir: {self.live.shown_run_dir()}"
+
+    def _trials(self, finals: Sequence[Final]) -> Iterator[str]:
+        tally = counts(finals)
+        words = [f"{n} {name.removeprefix('tasks_').replace('_', ' ')}" for name, n in tally.items() if n and name != "tasks_total"]
+        total = tally["tasks_total"]
+        yield f"{total} trial{'s' * (total != 1)}: {', '.join(words)}"
+        verdicts = [f for f in finals if f.status in VERDICTS]
+        passed = sum(f.status == "passed" for f in verdicts)
+        errors = tally["tasks_error"]
+        if verdicts:
+            rate = f"pass rate {passed / len(verdicts):.0%} of graded trials ({passed}/{len(verdicts)})"
+            if errors:
+                rate += f", {passed / (len(verdicts) + errors):.0%} with errors as misses ({passed}/{len(verdicts) + errors})"
+            yield rate
+        cost, complete = run_money(finals)
+        known = {k: v for k, v in tokens(finals).items() if v}
+        spent = f"cost {money(cost)}" + ("" if complete or cost is None else " and more: the cost of some trials is unknown")
+        if known:
+            spent += ", tokens: " + ", ".join(f"{v:,} {k.removesuffix('_tokens').replace('_', ' ')}" for k, v in known.items())
+        yield spent
+        slowest = sorted((f for f in finals if f.duration_seconds), key=lambda f: -(f.duration_seconds or 0))[:_SHOWN]
+        if slowest:
+            yield "slowest: " + ", ".join(f"{f.task_id} {f.duration_seconds:.1f} s" for f in slowest)
+        for final in [f for f in finals if f.status == "error"][:10]:
+            yield f"error: {final.node_id}: {final.code}: {one_line(final.reason or '', 160)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

@@ -1,0 +1,74 @@
+"""What the fixtures `codeprobe_session` and `codeprobe_score` hand out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_codeprobe.model.result import CriterionResult, LimitHit, Usage
+from pytest_codeprobe.model.transcript import Transcript
+from pytest_codeprobe.trial.grade import Verdict
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.trial.run import TrialRun
+
+
+class SessionView:
+    """The ended session of a trial; all attempts together where usage is meant."""
+
+    def __init__(self, run: TrialRun) -> None:
+        self._run = run
+
+    @property
+    def transcript(self) -> Transcript | None:
+        """ATIF; None for an agent without a session."""
+        return self._run.transcript
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens and money of all attempts."""
+        return self._run.usage()
+
+    @property
+    def final_message(self) -> str:
+        """The agent's last message."""
+        return self._run.outcome.final_message if self._run.outcome else ""
+
+    @property
+    def limit_hit(self) -> LimitHit | None:
+        """The limit that stopped it."""
+        return self._run.outcome.limit_hit if self._run.outcome else None
+
+    @property
+    def exit_status(self) -> int | None:
+        """Of the agent's process."""
+        return self._run.outcome.exit.status if self._run.outcome and self._run.outcome.exit else None
+
+    @property
+    def changed_files(self) -> tuple[str, ...]:
+        """Paths that the session left different from what it found."""
+        return tuple(c.path for c in self._run.frozen_changes())
+
+
+class ScoreView:
+    """The grade of a trial."""
+
+    def __init__(self, run: TrialRun) -> None:
+        self._run = run
+
+    def _verdict(self) -> Verdict:
+        return self._run.score()
+
+    @property
+    def passed(self) -> bool:
+        """The verdict."""
+        return self._verdict().passed
+
+    @property
+    def score(self) -> float | None:
+        """Weighted, 0..1; None if only gates of weight 0 were evaluated."""
+        return self._verdict().score
+
+    @property
+    def criteria(self) -> tuple[CriterionResult, ...]:
+        """In the order of the task."""
+        return self._verdict().criteria
