@@ -19,6 +19,9 @@ Add = Callable[[FieldPath, str], None]
 
 def check_task(task: Task, criteria: Sequence[Criterion | None], registry: Registry, add: Add) -> None:
     """Add a sentence for each fault, with the field that it is about."""
+    _prompt(task, registry, add)
+    if "expect" in task.model_fields_set and "canary" not in task.tags:
+        add(("expect",), "'expect' is only for a task with the tag 'canary'")
     if task.sandbox is not None:
         check_sandbox(task.sandbox, add)
     if task.agent is not None:
@@ -26,11 +29,20 @@ def check_task(task: Task, criteria: Sequence[Criterion | None], registry: Regis
     for number, name in enumerate(task.fixtures):
         if not name.isidentifier():
             add(("fixtures", number), f"'fixtures[{number}]' must be the name of a fixture, not {name!r}")
-    if task.agent is not None and task.agent.type is not None and _is_none(task.agent.type, registry):
+    if _is_without_agent(task, registry):
         for number, criterion in enumerate(criteria):
             if criterion is not None and criterion.needs_session:
                 at: FieldPath = ("success_criteria", number, "type")
                 add(at, f"criterion {criterion.type!r} needs a session, and a task of agent 'none' has none")
+
+
+def _prompt(task: Task, registry: Registry, add: Add) -> None:
+    given = [name for name in ("initial_prompt", "initial_prompt_file") if getattr(task, name) is not None]
+    if len(given) > 1:
+        add(("initial_prompt_file",), "give 'initial_prompt' or 'initial_prompt_file', not both")
+    opens = task.simulation is not None and task.simulation.enabled
+    if not given and not opens and not _is_without_agent(task, registry):
+        add((), "a task needs 'initial_prompt' or 'initial_prompt_file'; only one of agent 'none' does without")
 
 
 def check_sandbox(sandbox: SandboxConfig, add: Add) -> None:
@@ -67,5 +79,7 @@ def _names(env: dict[str, Any], at: FieldPath, add: Add) -> None:
             add((*at, name), f"'{dotted(at)}' has {name!r}, which can't be the name of a variable")
 
 
-def _is_none(name: str, registry: Registry) -> bool:
-    return any(agent.name == "none" and name in agent.aliases for agent in registry.agents.values()) or name == "none"
+def _is_without_agent(task: Task, registry: Registry) -> bool:
+    """Whether the file itself says `agent.type: none`."""
+    name = task.agent.type if task.agent is not None else None
+    return name == "none" or any(agent.name == "none" and name in agent.aliases for agent in registry.agents.values())

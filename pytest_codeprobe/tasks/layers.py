@@ -47,7 +47,7 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any], *, path: tuple[str
 
     Neither argument is changed. `path` is where the two mappings stand among the settings.
     """
-    merged = {key: copied(value) for key, value in lower.items()}
+    merged: dict[str, Any] = copied(lower)
     for key, value in upper.items():
         here = (*path, key)
         below = merged.get(key)

@@ -184,7 +184,7 @@ class _TaskReader:
                 hint = did_you_mean(key, Task.model_fields)
                 where = f"{self.reader.name}:{place.line}:{place.column}"
                 self.reader.warnings.append(f"{where}: unknown field {key!r}{hint} is ignored")
-            elif value is None and key in Task.model_fields and key not in (*LAYERED, "task_id"):
+            elif value is None and key in Task.model_fields and key not in LAYERED:
                 self.fault((key,), "has no value (null); give it one or leave the field out")
             else:
                 known[key] = value
@@ -210,7 +210,7 @@ class _TaskReader:
     def _criterion(self, number: int, entry: dict[str, Any], resolver: Resolver) -> Criterion | None:
         at: FieldPath = ("success_criteria", number)
         if not isinstance(kind := entry.get("type"), str):
-            self.add((*at, "type"), f"'{dotted(at)}' needs a 'type', the name of a criterion, not {shown(kind)}")
+            self._no_type(entry, at)
             return None
         known = self.settings.registry.criteria
         if (model := known.get(kind)) is None:
@@ -227,6 +227,15 @@ class _TaskReader:
         except ValidationError as error:
             sentences.report(error, entry, model, self.problems, self.document, (*self.at, *at), prefix=at)
             return None
+
+    def _no_type(self, entry: dict[str, Any], at: FieldPath) -> None:
+        near = next((key for key in entry if key != "type" and did_you_mean(key, ["type"])), None)
+        if "type" in entry:
+            self.fault((*at, "type"), f"must be the name of a criterion, not {shown(entry['type'])}")
+        elif near is not None:
+            self.add((*at, near), f"unknown field {near!r} (did you mean 'type'?) in '{dotted(at)}'", key=True)
+        else:
+            self.add(at, f"field 'type' is missing in '{dotted(at)}'")
 
     def _agent(self, values: Any) -> dict[str, Any] | None:
         """The agent's table with the own tables of agents under their names, in the spelling that their models read."""
@@ -245,6 +254,8 @@ class _TaskReader:
                 self.add(at, f"agent {key!r} is not available yet" if later else unknown, key=True)
             elif agent.table is None:
                 self.add(at, f"agent {agent.name!r} has no settings of its own", key=True)
+            elif value is None:
+                result[agent.name] = None  # takes a lower layer's away
             elif not isinstance(value, dict):
                 self.fault(at, f"must be a mapping, not {shown(value)}")
             elif agent.name in result:

@@ -76,7 +76,7 @@ class PathRules:
             through = " through a symlink" if self._looks_inside(joined) else ""
             raise PathProblem(f"leads out of {self.allowed[0]}{through}: {text!r}; see ini codeprobe_template_roots")
         if not real.exists():
-            raise PathProblem(f"names what is not there: {text!r}")
+            raise PathProblem(f"names {'what' if kind == 'any' else f'a {kind} that'} is not there: {text!r}")
         if kind == "file" and not real.is_file():
             raise PathProblem(f"must name a file, not a folder: {text!r}" if real.is_dir() else f"must name a file: {text!r}")
         if kind == "folder" and not real.is_dir():

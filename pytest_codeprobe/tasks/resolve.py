@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_codeprobe.model.base import SourcedFloat, SourcedInt
 from pytest_codeprobe.model.trial import FileRef, FileRole
 from pytest_codeprobe.tasks.paths import Kind, PathProblem, PathRules, expand_variables
 from pytest_codeprobe.tasks.problems import FieldPath
@@ -87,6 +88,8 @@ class Resolver:
             return {k: self._expanded(v, (*path, k)) for k, v in value.items()}
         if isinstance(value, list):
             return [self._expanded(v, (*path, n)) for n, v in enumerate(value)]
+        if isinstance(value, SourcedInt | SourcedFloat) and path[3:4] in (("env",), ("args",), ("headers",)):
+            return value.source  # of an MCP server, whose model leaves the shape to the agent's CLI
         if not isinstance(value, str):
             return value
         try:

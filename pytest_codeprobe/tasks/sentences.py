@@ -64,11 +64,15 @@ def report(
     `raw` is what was validated and stands at `where` in the document; fields are named from `prefix` on. Top-level fields
     in `skip` have been reported already.
     """
-    for path, faults in _grouped(error, raw).items():
+    groups = _grouped(error, raw)
+    unknown = [path for path, faults in groups.items() if faults[0]["type"] == "extra_forbidden"]
+    for path, faults in groups.items():
         fault = _telling(faults)
         kind = fault["type"]
         if len(path) == 1 and path[0] in skip:
             continue
+        if kind == "missing" and any(p[:-1] == path[:-1] and did_you_mean(str(p[-1]), [str(path[-1])]) for p in unknown):
+            continue  # it is there under a misspelt name, which is told
         if kind == "extra_forbidden":
             known = _fields(_model_at(model, path[:-1]))
             inside = f" in '{dotted((*prefix, *path[:-1]))}'" if len(path) > 1 or prefix else ""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
 from pytest_codeprobe.model.config import AgentConfig, PreRunCommand, Reference, RunLimits, SandboxConfig, Solution, TaskCommand
+from pytest_codeprobe.tasks.problems import shown
 
 MAX_ID = 100  #: characters
 _ID = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
 _TAG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*(?::[A-Za-z0-9][A-Za-z0-9._+/-]*)?")
+
+_NO_REASON = frozenset(("", "y", "n", "yes", "no", "on", "off", "true", "false"))  #: text by YAML 1.2, but hardly meant as a reason
 
 
 def _task_id(value: str) -> str:
@@ -32,9 +35,9 @@ def _tag(value: str) -> str:
 
 
 def _reason(value: Any) -> Any:
-    if isinstance(value, bool) or (isinstance(value, str) and value.strip()):
+    if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() not in _NO_REASON):
         return value
-    raise ValueError("must be true, false or the reason as text")
+    raise ValueError(f"must be true, false or the reason as text, not {shown(value)}")
 
 
 class Simulation(Model):
@@ -94,22 +97,6 @@ class Task(Model):
     gateway: Literal["auto", "off", "required"] = "auto"
     metadata: dict[str, Any] = {}
     dialect: Literal["native", "coder-eval"] = "native"
-
-    @model_validator(mode="after")
-    def _one_prompt(self) -> Task:
-        if self.initial_prompt is not None and self.initial_prompt_file is not None:
-            raise ValueError("give 'initial_prompt' or 'initial_prompt_file', not both")
-        opens = self.simulation is not None and self.simulation.enabled
-        alone = self.agent is not None and self.agent.type == "none"
-        if self.initial_prompt is None and self.initial_prompt_file is None and not (opens or alone):
-            raise ValueError("a task needs 'initial_prompt' or 'initial_prompt_file'; only one of agent 'none' does without")
-        return self
-
-    @model_validator(mode="after")
-    def _expect_is_for_canaries(self) -> Task:
-        if "expect" in self.model_fields_set and "canary" not in self.tags:
-            raise ValueError("'expect' is only for a task with the tag 'canary'")
-        return self
 
     @property
     def skip_reason(self) -> str | None:

@@ -309,7 +309,8 @@ class _Builder:
         return str(event.value)
 
     def _merge(self, values: dict[str, Any], path: FieldPath, place: Place, inner: FieldPath, value: Any) -> None:
-        sources = [(inner, value)] if isinstance(value, dict) else [((*inner, n), v) for n, v in enumerate(value or ())]
+        listed = enumerate(value) if isinstance(value, list) else ()
+        sources = [(inner, value)] if isinstance(value, dict) else [((*inner, n), v) for n, v in listed]
         if not sources or not all(isinstance(v, dict) for _, v in sources):
             raise _Fault(place, "'<<' takes a mapping or a list of mappings")
         for origin, source in sources:
