@@ -328,6 +328,12 @@ def copy_any(source: bytes, target: bytes, entry: Entry) -> None:
         copy_file(source, target)
 
 
+def read_any(path: bytes, entry: Entry) -> bytes:
+    """The content of a regular file, also of one that its owner may not read."""
+    with readable(path, entry), open(open_regular(path), "rb") as file:
+        return file.read()
+
+
 @contextlib.contextmanager
 def readable(path: bytes, entry: Entry) -> Iterator[None]:
     """Give the owner the right to read a regular file, and take it away again."""

@@ -1,6 +1,7 @@
 """`diff.patch`: what a session changed, so that `git apply` on a fresh workspace makes the same again.
 
-git never sees the agent's tree, configuration or attributes: the changed files are copied to two private folders and compared there.
+A few small text files are compared here. For all else git never sees the agent's tree, configuration or attributes: the changed
+files are copied to two private folders and compared there.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH103, PTH120
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.sandboxes.changes import MAX_COMPARED, Baseline, Difference, Entry, copy_any, large_note
+from pytest_codeprobe.sandboxes.textpatch import small_patch
 from pytest_codeprobe.sandboxes.trees import LANE, failed, remove_tree
 
 MAX_PATCH_BYTES = 200_000_000  #: of all files in one patch, before and after together
@@ -127,23 +129,34 @@ def write_patch(
     SANDBOX_FAILED if the disk is full or git is missing.
     """
     folder = ""
+    part = target.with_name(target.name + ".part")
     try:
+        with LANE:
+            small = small_patch(differences, baseline, os.fsencode(workspace)) if _is_plain(differences, max_file_bytes) else None
+        if small is not None:
+            part.write_bytes(small)
+            part.replace(target)
+            return
         folder = tempfile.mkdtemp(prefix="diff-", dir=scratch)
         with LANE:
             pair = _Pair(folder, baseline, os.fsencode(workspace), min(max_file_bytes, MAX_COMPARED))
             for difference in differences:
                 pair.add(difference)
-        part = target.with_name(target.name + ".part")
         with part.open("wb") as out:
             out.writelines(note.encode("ascii") for note in pair.notes)
-            if differences:
-                out.writelines(_git_diff(folder, pair))
+            out.writelines(_git_diff(folder, pair))
         part.replace(target)
     except OSError as error:
         raise failed("the diff could not be written:", error, error.filename or target) from error
     finally:
         if folder:
             remove_tree(Path(folder))
+
+
+def _is_plain(differences: Sequence[Difference], max_file_bytes: int) -> bool:
+    """Whether nothing has to be left out."""
+    sizes = (entry.size for pair in differences for entry in (pair.before, pair.after) if entry)
+    return not any(refused_by_git(pair.path) for pair in differences) and max(sizes, default=0) <= max_file_bytes
 
 
 def _git_diff(folder: str, pair: _Pair) -> Iterator[bytes]:

@@ -210,6 +210,7 @@ class _Overlay:
         self._source, self._target = source, target
         self._real = os.path.realpath(source)
         self._include = None if include is None else Patterns(include)
+        self._made: dict[str, Path] = {}
 
     def run(self) -> None:
         todo = [("", self._include is None)]
@@ -232,7 +233,10 @@ class _Overlay:
             os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
 
     def _folder(self, relative: str) -> Path:
-        return _folder_in(self._target, PurePosixPath(relative), "path")
+        folder = self._made.get(relative)
+        if folder is None:
+            folder = self._made[relative] = _folder_in(self._target, PurePosixPath(relative), "path")
+        return folder
 
     def _file(self, relative: str, entry: os.DirEntry[str]) -> None:
         parent, _, name = relative.rpartition("/")
