@@ -19,6 +19,7 @@ def __getattr__(name: str) -> Any:
     from pytest_codeprobe.criteria.answer import AnswerContains
     from pytest_codeprobe.criteria.command import RunCommand
     from pytest_codeprobe.criteria.files import FileCheck, FileContains, FileExists, FileMatchesRegex
+    from pytest_codeprobe.criteria.hidden import HiddenTests
     from pytest_codeprobe.criteria.json_check import JsonCheck
 
-    return (FileExists, FileContains, FileMatchesRegex, FileCheck, JsonCheck, RunCommand, AnswerContains)
+    return (FileExists, FileContains, FileMatchesRegex, FileCheck, JsonCheck, RunCommand, HiddenTests, AnswerContains)

@@ -116,3 +116,9 @@ class Criterion(Model):
     def evaluate(self, grading: Grading) -> Score:
         """Look and score."""
         raise NotImplementedError(f"{type(self).__name__}.evaluate")
+
+    def preflight(self, grading: Grading) -> None:
+        """Called before the session, with the workspace as the templates make it: find what would fail every agent alike.
+
+        CodeprobeError VERIFIER_FAILED where that is so. The default looks at nothing.
+        """

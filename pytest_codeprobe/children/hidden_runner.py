@@ -1,0 +1,243 @@
+"""Runs hidden tests in the one process that also imports the agent's code.
+
+`python -I -B hidden_runner.py CARRIER`, started in the grading copy. CARRIER is a folder with pytest's packages; descriptor 0
+is one end of a socketpair: one line of JSON (what to run, and a key) comes in, authenticated records go out. pytest and its
+plugins are loaded before any folder of the workspace can be imported from; the process leaves by `os._exit` right after its last
+record. Nothing that it prints and no exit status of it is believed: `criteria/hidden/` at the other end of the channel keeps the
+clock and judges.
+
+Also runs on interpreters older than the package's own minimum, as far as pytest does.
+"""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import importlib
+import json
+import os
+import sys
+import warnings
+from _blake2 import blake2s  # the C type: patching hashlib later changes nothing here
+from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
+from typing import Any
+
+CARRIER = sys.argv[1]
+sys.path.insert(0, CARRIER)  # pytest is always the harness's; other packages are the interpreter's own
+import pytest  # noqa: E402
+
+_LATE = ("_pytest.assertion.util", "packaging.version", "pygments")  # what pytest would import after the workspace is open
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_TEXT = 4000  # characters of a failure that are reported
+
+
+def connect() -> tuple[dict[str, Any], Callable[..., None]]:
+    """The job, and a function that sends one record.
+
+    Each record is bound to its number by a MAC; the key lives on only inside a keyed hash state.
+    """
+    channel = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 64)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    received = b""
+    while not received.endswith(b"\n"):
+        chunk = os.read(channel, 1 << 16)
+        if not chunk:
+            os._exit(0)  # nobody is there any more
+        received += chunk
+    job = json.loads(received)
+    state = blake2s(key=bytes.fromhex(job.pop("key")))
+    me, inode, number = os.getpid(), os.fstat(channel).st_ino, 0
+    getpid, fstat, write, dumps = os.getpid, os.fstat, os.write, json.dumps
+
+    def send(kind: str, **data: object) -> None:
+        nonlocal number
+        if getpid() != me or fstat(channel).st_ino != inode:
+            return  # a forked copy of us, or the number names another file by now
+        body = dumps({"n": number, "kind": kind, **data}).encode()
+        mac = state.copy()
+        mac.update(body)
+        line = mac.hexdigest().encode() + b" " + body + b"\n"
+        number += 1
+        while line:
+            line = line[write(channel, line) :]
+
+    return job, send
+
+
+def expected(source: bytes, file: str) -> Iterator[str]:
+    """Tests that collecting a file must yield, read from its source: a lower bound. SyntaxError, ValueError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(source, file)
+        compile(tree, file, "exec", dont_inherit=True)  # finds what the grammar alone does not, such as a lone `return`
+    if b"__test__" in source:
+        return  # the file itself decides what is a test
+    deleted = {t.id for n in tree.body if isinstance(n, ast.Delete) for t in n.targets if isinstance(t, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, _DEFINITIONS) and node.name.startswith("test") and node.name not in deleted:
+            if not any("fixture" in ast.dump(decorator) for decorator in node.decorator_list):
+                yield node.name
+        elif isinstance(node, ast.ClassDef) and node.name not in deleted:
+            names = [n.name for n in node.body if isinstance(n, _DEFINITIONS)]
+            plain = not ({"__init__", "__new__"} & set(names) or node.decorator_list)
+            if any("TestCase" in ast.dump(base) for base in node.bases) or (node.name.startswith("Test") and plain):
+                yield from (node.name + "::" + name for name in names if name.startswith("test"))
+
+
+def read_sources(job: dict[str, Any], send: Callable[..., None]) -> None:
+    """Report what the hidden files promise, before anything of the agent's can have been loaded."""
+    names = []
+    for file, node in job["sources"]:
+        try:
+            with open(file, "rb") as opened:  # noqa: PTH123
+                found = list(expected(opened.read(), file))
+        except (SyntaxError, ValueError) as error:
+            send("unparsable", file=file, message=str(error))
+            os._exit(0)
+        if node:
+            names += [node + "::" + name for name in found]
+    send("names", names=names)
+
+
+class Workspace:
+    """Where the agent's code is imported from, once pytest itself is complete."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.folder, self.beside, self.roots = job["workspace"], job["beside"], job["roots"]
+        self.own = frozenset(job["own"]) - sys.stdlib_module_names
+        self.finders: list[Any] = []
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        """As a finder: names that the template brings win over installed packages, names that the agent added do not."""
+        return PathFinder.find_spec(name, self.beside + self.roots) if path is None and name in self.own else None
+
+    def open(self) -> list[str]:
+        """Make it importable, unless names that it brings have been taken by pytest and its plugins: these are returned."""
+        sys.path.remove(CARRIER)
+        sys.path[:] = self.beside + sys.path + self.roots
+        sys.meta_path.insert(0, self)
+        self.finders = list(sys.meta_path)
+        return sorted(self.own.intersection(sys.modules))
+
+    def make_room(self, path: str) -> None:
+        """Before a test module: pytest takes what stands in sys.modules under its name, and the first finder's word."""
+        parts = os.path.splitext(path)[0].strip("/").split("/")  # noqa: PTH122
+        for start in range(len(parts)):
+            sys.modules.pop(".".join(parts[start:]), None)
+        sys.meta_path[:] = self.finders + [f for f in sys.meta_path if f not in self.finders]
+
+    def has_raised(self, error: BaseException) -> bool:
+        """Whether any frame of the traceback is code of the workspace."""
+        frame = error.__traceback__
+        while frame is not None and not frame.tb_frame.f_code.co_filename.startswith(self.folder + "/"):
+            frame = frame.tb_next
+        return frame is not None
+
+
+def blame(error: BaseException) -> dict[str, object]:
+    """The real exception behind pytest's own."""
+    while type(error).__name__ in ("CollectError", "ConftestImportFailure") and error.__cause__:
+        error = error.__cause__
+    return {"error": type(error).__name__, "message": str(error)[:2000]}
+
+
+def is_marked(item: pytest.Item) -> bool:
+    """Whether the tests themselves expect the item to fail; `pytest.xfail()` in a call is no mark."""
+    function = getattr(item, "obj", None)
+    return bool(item.get_closest_marker("xfail") or getattr(function, "__unittest_expecting_failure__", False))
+
+
+class Reporter:
+    """The plugin that turns what pytest does into records."""
+
+    def __init__(self, job: dict[str, Any], send: Callable[..., None]) -> None:
+        self.workspace, self.done, self.send = Workspace(job), frozenset(job["done"]), send
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_load_initial_conftests(self) -> Any:
+        """Entry points have been read by now: a dist-info folder in the workspace registers no plugin."""
+        if taken := self.workspace.open():
+            self.send("conflict", names=taken)
+            os._exit(0)
+        self.send("ready")
+        try:
+            return (yield)
+        except BaseException as error:
+            self.send("conftest", **blame(error))
+            raise
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Any:
+        """A module that is being imported when the process ends is told from the others."""
+        if not isinstance(collector, pytest.Module):
+            return (yield)
+        self.send("collecting", id=collector.nodeid, file=str(collector.path))
+        self.workspace.make_room(str(collector.path))
+        try:
+            report = yield
+        except SystemExit as error:  # sys.exit at import: the failure of this file, not the end of the run
+            self.send("uncollected", id=collector.nodeid, **blame(error))
+            report = pytest.CollectReport(collector.nodeid, "failed", "SystemExit: " + str(error), [])
+        self.send("has collected", id=collector.nodeid)
+        return report
+
+    def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
+        """Import errors, and fixtures that do not exist."""
+        error = call.excinfo.value
+        if isinstance(report, pytest.CollectReport):
+            self.send("uncollected", id=node.nodeid, **blame(error))
+        elif report.when == "setup" and type(error) is pytest.FixtureLookupError and not self.workspace.has_raised(error):
+            self.send("fixture", id=node.nodeid, message=str(error.argname))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A skip at import."""
+        if report.skipped:
+            self.send("uncollected", id=report.nodeid, error="Skipped", message=str(report.longrepr)[:2000])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """What an earlier process has done is not done again."""
+        items[:] = [item for item in items if item.nodeid not in self.done]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """The tests that will run."""
+        self.send("collected", ids={item.nodeid: is_marked(item) for item in session.items})
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test begins."""
+        self.send("start", id=nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """The call, and whatever else did not pass."""
+        if report.when == "call" or report.outcome != "passed":
+            text = "" if report.passed else report.longreprtext[-_TEXT:]
+            crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
+            expected_to_fail = hasattr(report, "wasxfail")
+            self.send("phase", outcome=report.outcome, when=report.when, xfail=expected_to_fail, text=text, message=str(crash)[:500])
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """A test has ended."""
+        self.send("finish", id=nodeid)
+
+    def pytest_internalerror(self, excinfo: Any) -> None:
+        """pytest itself failed, most likely through what was done to it."""
+        self.send("internal", **blame(excinfo.value))
+
+
+def main() -> None:
+    """Run pytest once; the rest is records."""
+    leave = os._exit
+    job, send = connect()
+    for name in _LATE:
+        importlib.import_module(name)
+    read_sources(job, send)
+    status = pytest.main(job["argv"], plugins=[Reporter(job, send)])
+    send("end", status=int(status))
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""The criterion `pytest`: tests that the agent never saw, run on what it left."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from pytest_codeprobe.criteria.base import WorkspacePath, broken
+from pytest_codeprobe.criteria.hidden.channel import Run, run_child
+from pytest_codeprobe.criteria.hidden.judge import Case, judge
+from pytest_codeprobe.criteria.hidden.layout import (
+    CannotLay,
+    Layout,
+    import_root,
+    lay_beside,
+    lay_over,
+    make_carrier,
+    stdlib_conflicts,
+    top_names,
+)
+from pytest_codeprobe.model.base import Float, Int, Text
+from pytest_codeprobe.model.criterion import Criterion, Grading, Score
+from pytest_codeprobe.model.sandbox import Command
+
+_SECONDS = 300.0
+_CHILDREN = 4  #: the first, and fresh ones after a crash or a test's time-out
+_BLOCKED = ("cacheprovider", "codeprobe", "xdist", "cov", "randomly", "rerunfailures")
+_SELECTING = ("-k", "-m", "--deselect", "--ignore", "--ignore-glob", "--lf", "--last-failed")
+_SECRET = frozenset({"TASK_DIR", "REFERENCE_DIR"})  # the code under test shall not be shown the way to tests and solution
+_PROBE = """
+import importlib.metadata, importlib.util, sys
+def missing(name):
+    try:
+        if name.replace(".", "").isidentifier():
+            return importlib.util.find_spec(name) is None
+        importlib.metadata.version(name)
+    except (ImportError, ValueError):
+        return True
+print(*filter(missing, sys.argv[1:]), sep="\\n")
+"""
+_CANARY = """import unittest
+import pytest
+
+def test_{0}_assert():
+    assert {1} == {2}
+
+def test_{0}_raises():
+    with pytest.raises(ZeroDivisionError):
+        int("{1}")
+
+class Test{0}(unittest.TestCase):
+    def test_equal(self):
+        self.assertEqual({1}, {2})
+"""
+
+
+class HiddenTests(Criterion):
+    """Hidden pytest tests. `paths` lie beside the task; `timeout` and `test_timeout` in seconds.
+
+    They are laid beside the grading copy, or over its folder `at`, and run by the harness's pytest under `python` (an
+    interpreter outside of the workspace: a path, or a name on the PATH; default: the one that runs the harness).
+    """
+
+    type: Literal["pytest"]
+    paths: tuple[Text, ...] = Field(min_length=1)
+    at: WorkspacePath | None = None
+    args: tuple[Text, ...] = ()
+    requires: tuple[Text, ...] = ()
+    min_tests: Int = Field(default=1, ge=1)
+    fail_to_pass: tuple[Text, ...] = ()
+    pass_to_pass: tuple[Text, ...] = ()
+    python: Text | None = Field(default=None, min_length=1)
+    test_timeout: Float = Field(default=60.0, gt=0)
+    timeout: Float | None = Field(default=_SECONDS, gt=0)
+
+    default_timeout: ClassVar[float] = _SECONDS
+    task_paths: ClassVar[Mapping[str, str]] = {"paths": "hidden"}
+
+    @field_validator("at")
+    @classmethod
+    def _not_everything(cls, value: str | None) -> str | None:
+        if value == ".":
+            raise ValueError("would replace the whole workspace; name the folder that the tests belong in")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> HiddenTests:
+        if (self.fail_to_pass or self.pass_to_pass) and "min_tests" in self.model_fields_set:
+            raise ValueError("'min_tests' has no meaning where 'fail_to_pass' or 'pass_to_pass' list the tests that count")
+        for name in self.requires:
+            if not name or name.startswith("-") or name.split() != [name]:
+                raise ValueError(f"{name!r} is no name of a module or package")
+        return self
+
+    def preflight(self, grading: Grading) -> None:
+        """Before the session, on the workspace as the templates make it: what would fail every agent alike.
+
+        CodeprobeError VERIFIER_FAILED: no such interpreter, a package of `requires` missing, an ambiguous module name.
+        """
+        python = self._interpreter(grading)
+        paths = self._paths(grading)
+        if names := stdlib_conflicts(grading.workspace, paths):
+            raise broken(f"the hidden tests import {', '.join(names)}, which the workspace and the standard library both have")
+        if not self.requires:
+            return
+        command = Command(argv=[python, "-I", "-c", _PROBE, *self.requires], env=self._environment(grading, python, grading.workspace, []))
+        try:
+            result = grading.run(command, timeout=60.0)
+        except OSError as error:
+            raise broken(f"{python} could not be started: {error}") from error
+        if result.exit.status != 0:
+            raise broken(f"{python} could not say whether it has {', '.join(self.requires)}", result.stderr)
+        if missing := result.stdout.split():
+            raise broken(f"the hidden tests need {', '.join(missing)}, which {python} does not have")
+
+    def evaluate(self, grading: Grading) -> Score:
+        """The share of the tests that passed; 0 if anything changed the run. CodeprobeError VERIFIER_FAILED, Stopped."""
+        python, paths = self._interpreter(grading), self._paths(grading)
+        if not grading.workspace.is_dir() or grading.workspace.is_symlink():
+            return Score(0.0, "the workspace is gone")
+        task = Path(grading.trial.task_file).parent
+        try:
+            if self.at is None:
+                layout = lay_beside(grading.scratch, task, paths)
+            else:
+                layout = lay_over(grading.workspace, grading.template, self.at, task, paths)
+        except CannotLay as error:
+            return Score(0.0, str(error))
+        except OSError as error:
+            raise broken(f"the hidden tests could not be laid: {error}") from error
+        if not layout.targets:
+            raise broken(f"there are no test files (test_*.py, *_test.py) in {', '.join(self.paths)}")
+        return self._run(grading, python, layout)
+
+    def _run(self, grading: Grading, python: str, layout: Layout) -> Score:
+        scratch, word = grading.scratch, f"x{secrets.token_hex(6)}"
+        canaries = [_write_canary(scratch, word, place) for place in ("a", "z")]
+        config = self._config(grading, layout, make_carrier(scratch / "carrier"))
+        env = self._environment(grading, python, scratch, config["roots"])
+        run = Run(may_xfail=layout.mention(b"xfail", b"expectedFailure"))
+        deadline = time.monotonic() + grading.time_left(self.timeout or _SECONDS)
+        for number in range(_CHILDREN):
+            config["argv"] = self._argv(scratch, layout, run, canaries)
+            config["done"] = sorted(i for i in run.tests if word not in i)
+            _forget(run, word)
+            run_child(grading, config, run, python=python, env=env, folder=scratch, number=number,
+                      deadline=deadline, test_timeout=self.test_timeout)  # fmt: skip
+            if not self._goes_on(run, layout, word) or time.monotonic() >= deadline:
+                break
+        listed = (*self.fail_to_pass, *self.pass_to_pass)
+        case = Case(
+            word=word,
+            strip=layout.strip,
+            prefixes=layout.prefixes,
+            filtered=any(arg.startswith(_SELECTING) for arg in self.args),
+            expect_names="min_tests" not in self.model_fields_set and not layout.renames_tests(),
+            min_tests=1 if listed else self.min_tests,
+            listed=listed,
+            changed=layout.changed(),
+            output=_tail(scratch),
+        )
+        return judge(run, case)
+
+    def _goes_on(self, run: Run, layout: Layout, word: str) -> bool:
+        """Whether a fresh child shall run what the last one left, after blaming the test or file that ended it."""
+        if run.forged or not run.has("ready"):
+            return False
+        why = run.reason or "it ended the run"
+        if run.current is not None:
+            run.tests[run.current] = f"died ({why})"
+            return any(i not in run.tests for i in run.ids or () if word not in i)
+        if run.importing is not None:
+            run.lost_files[Path(run.importing).relative_to(layout.root).as_posix()] = why
+            return True
+        return False
+
+    def _interpreter(self, grading: Grading) -> str:
+        name = self.python
+        if name is None:
+            return grading.context.python
+        if "/" in name:
+            found = os.path.join(Path(grading.trial.task_file).parent, Path(name).expanduser())  # noqa: PTH118
+        else:
+            found = shutil.which(name, path=grading.context.environ.get("PATH")) or ""
+        if not found or not os.access(found, os.X_OK) or Path(found).is_dir():
+            raise broken(f"there is no interpreter {name!r}")
+        lexical = Path(os.path.normpath(found))
+        places = (lexical, lexical.parent.resolve() / lexical.name, lexical.resolve())
+        roots = (grading.workspace, grading.workspace.resolve())
+        if any(place.is_relative_to(root) for place in places for root in roots):
+            raise broken(f"the interpreter {name!r} lies in the workspace, where the agent decides what it does")
+        return str(lexical)
+
+    def _paths(self, grading: Grading) -> list[Path]:
+        folder = Path(grading.trial.task_file).parent
+        paths = [Path(os.path.normpath(folder / path)) for path in self.paths]
+        if missing := [str(p) for p in paths if not p.exists()]:
+            raise broken(f"there is no {missing[0]}")
+        return paths
+
+    def _config(self, grading: Grading, layout: Layout, carrier: Path) -> dict[str, Any]:
+        workspace = grading.workspace
+        imports = dict.fromkeys(import_root(f) for f, node in layout.sources if node)
+        ours = [p for p in imports if not p.is_relative_to(workspace) or (self.at and p.is_relative_to(workspace / self.at))]
+        source = workspace / "src"
+        roots = [workspace, *([source] if source.is_dir() else []), *(p for p in imports if p not in ours and p != workspace)]
+        return {
+            "carrier": str(carrier),
+            "workspace": str(workspace),
+            "sources": [(str(file), node) for file, node in layout.sources],
+            "own": sorted(top_names(grading.template)),
+            "beside": [str(p) for p in ours],
+            "roots": [str(p) for p in roots],
+        }
+
+    def _argv(self, scratch: Path, layout: Layout, run: Run, canaries: list[Path]) -> list[str]:
+        lost = {layout.root / file for file in run.lost_files}
+        targets = [t for t in layout.targets if t not in lost]
+        root = scratch if self.at is None else layout.root
+        options = [
+            *("-c", str(layout.ini or scratch / "pytest.ini")),
+            *("--rootdir", str(root), "--confcutdir", str(layout.root)),
+            *("--import-mode=importlib", "--continue-on-collection-errors", "-s", "-q"),
+            *("--tb=short", "--color=no", "--no-header", "--no-summary"),
+            *(f"-pno:{name}" for name in _BLOCKED),
+            *(f"--ignore={file}" for file in sorted(lost)),
+        ]
+        return [*options, *self.args, str(canaries[0]), *map(str, targets), str(canaries[1])]
+
+    @staticmethod
+    def _environment(grading: Grading, python: str, scratch: Path, roots: list[str]) -> dict[str, str]:
+        env = {k: v for k, v in grading.environment.items() if not k.startswith(("PYTHON", "PYTEST", "COV_")) and k not in _SECRET}
+        if roots:
+            for name, folder in (("HOME", "home"), ("TMPDIR", "tmp")):
+                (scratch / folder).mkdir()
+                env[name] = str(scratch / folder)
+            env["PYTHONPATH"] = os.pathsep.join(roots)  # -I ignores it; it is for what the tests themselves start
+        if python != grading.context.python:
+            env["PATH"] = os.pathsep.join([str(Path(python).parent), *filter(None, [env.get("PATH")])])
+        return env
+
+
+def _write_canary(scratch: Path, word: str, place: str) -> Path:
+    """Tests that must fail, under names and with numbers that nobody can know."""
+    folder = scratch / f"{place}{word}"
+    folder.mkdir()
+    (scratch / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    file = folder / f"test_{place}{word}.py"
+    low = secrets.randbelow(100_000)
+    file.write_text(_CANARY.format(f"{place}{word}", low, low + 1 + secrets.randbelow(100_000)), encoding="utf-8")
+    return file
+
+
+def _forget(run: Run, word: str) -> None:
+    """Every child runs the canaries anew; one that passed before stays known."""
+    for node in [i for i, outcome in run.tests.items() if word in i and outcome != "passed"]:
+        del run.tests[node]
+
+
+def _tail(folder: Path, size: int = 8000) -> str:
+    """The end of what the children printed."""
+    parts = []
+    for file in sorted([*folder.glob("out*"), *folder.glob("err*")]):
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - size))
+            parts.append(opened.read(size).decode("utf-8", "replace").strip())
+    return "\n".join(filter(None, parts))[-size:]
