@@ -85,7 +85,7 @@ def _everyone_passes(python: Path) -> int:
 
 def _nobody_passes(python: Path) -> None:
     say("\n== nop does nothing: every task fails, and none of them by a fault of the harness")
-    run = pytest_run(python, ["tasks/", "--codeprobe-agent", "nop", "-n", "2", "--tb=no"], clean_environ())
+    run = pytest_run(python, ["tasks/", "--codeprobe-agent", "nop", "-n", "2", "--tb=no", "-rN"], clean_environ())
     require(run, 1, failed=run.count("total"), error=0)
 
 
