@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,7 +38,7 @@ class FakeGrading:
     transcript: Transcript | None = None
     changes: Sequence[Change] = ()
     seconds: float = 120.0  #: what is left of grading_timeout
-    started: list[Command] = field(default_factory=list)
+    stop_dir: str = ""  #: the run's folder of stop flags
 
     def __post_init__(self) -> None:
         for path in (self.task, self.workspace, self.template, self.scratch, self.folder / "private"):
@@ -104,7 +104,6 @@ class FakeGrading:
         return CommandResult(exit=end, stdout=texts[0], stderr=texts[1], duration=time.monotonic() - begun)
 
     def start(self, command: Command, *, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
-        self.started.append(command)
         with open(stdout, "wb") as out, open(stderr, "wb") as err, open(os.devnull, "rb") as null:  # noqa: PTH123
             return spawner().start(
                 command.argv,
@@ -115,6 +114,7 @@ class FakeGrading:
                 stderr=err.fileno(),
                 limits=limits,
                 role="grader",
+                stop_dir=self.stop_dir,
             )
 
 

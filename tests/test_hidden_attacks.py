@@ -4,13 +4,14 @@
 # (small programs are easier to tell apart on one line each)
 from __future__ import annotations
 
+import py_compile
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.fake_grading import FakeGrading
-from tests.hidden_cases import TESTS, WRONG, Case, grade, hidden, prepare, table
+from tests.hidden_cases import CALC, TESTS, WRONG, Case, grade, hidden, prepare, table
 
 
 def wrong(more: str = "", before: str = "") -> dict[str, str]:
@@ -33,6 +34,15 @@ FORGE = "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_maker
 PASSES = "def test_small(): pass\ndef test_big(): pass\n"
 
 ONE = hidden("from calc import add\n\ndef test_small():\n    assert add(1, 2) == 3\n")
+
+
+def plant_bytecode(workspace: Path) -> None:
+    """A cache that Python takes without a look at the source."""
+    source, kept = workspace / "tests" / "helpers.py", (workspace / "tests" / "helpers.py").read_bytes()
+    source.write_text("N = -1\n")
+    py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    source.write_bytes(kept)
+
 
 ATTACKS = {
     # Foundation, "Must show" 9
@@ -196,6 +206,33 @@ ATTACKS = {
         hidden=hidden(TESTS.replace("from calc", "import json, random\nfrom calc")),
         fields={"at": "pkg/tests"},
         says="test_small: failed",
+    ),
+    "at: a forged module cached": attack(
+        {},
+        template={"calc.py": "", "tests/helpers.py": "N = 3\n"},
+        act=plant_bytecode,
+        hidden=hidden("from calc import add\nfrom helpers import N\ndef test_a(): assert add(1, 2) == N\n"),
+        fields={"at": "tests"},
+    ),
+    "at: a module that hides the template's, added beside": attack(
+        {"src/calc/__init__.py": CALC, "lib/calc.py": CALC},
+        fields={"at": "tests"},
+    ),
+    "the runner's folder is emptied": attack(
+        wrong("import os, shutil\nshutil.rmtree(os.path.dirname(os.environ['TMPDIR']))\nos._exit(0)"),
+    ),
+    "pytest for a second child is forged": attack(
+        wrong(
+            "import os, glob\nfor f in glob.glob(os.path.dirname(os.environ['TMPDIR']) + '/**/carrier/pytest', recursive=True):\n"
+            "    os.unlink(f)\n    open(f + '.py', 'w').write('import os; os._exit(0)')\nos._exit(0)"
+        ),
+        "ended the run",
+    ),
+    "a FIFO in place of the output": attack(
+        wrong(
+            "import os, glob\nfor f in glob.glob(os.path.dirname(os.environ['TMPDIR']) + '/**/std*', recursive=True):\n"
+            "    os.unlink(f); os.mkfifo(f)"
+        ),
     ),
     "the workspace is gone": attack({}, "the workspace is gone", act=shutil.rmtree),
 }

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from pytest_codeprobe.criteria.hidden import HiddenTests
 from pytest_codeprobe.criteria.hidden.ids import Ambiguous, resolve
-from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.errors import CodeprobeError, Stopped
 from tests.fake_grading import descriptors_kept
 from tests.hidden_cases import CALC, TESTS, WRONG, Case, grade, hidden, prepare, table
 
@@ -249,6 +249,27 @@ def test_the_code_under_test_is_not_shown_where_tests_and_solution_are(tmp_path:
     assert grade(tmp_path, Case(hidden=hidden(source))).value == 1
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_stop_of_the_run_is_no_verdict(tmp_path: Path, before: bool) -> None:
+    criterion, grading = prepare(
+        tmp_path, Case(agent={"calc.py": f"open({str(tmp_path / 'stop' / 'interrupt')!r}, 'w')\nwhile True: pass"})
+    )
+    (tmp_path / "stop").mkdir()
+    if before:
+        (tmp_path / "stop" / "interrupt").touch()
+    grading.stop_dir = str(tmp_path / "stop")
+    with pytest.raises(Stopped, match="interrupt"):
+        criterion.evaluate(grading)
+
+
+def test_without_time_for_grading_nothing_is_an_error(tmp_path: Path) -> None:
+    criterion, grading = prepare(tmp_path, Case())
+    grading.seconds = 0.05
+    score = criterion.evaluate(grading)
+    assert score.value == 0
+    assert "left of the time for grading" in score.explanation
+
+
 def test_neither_descriptors_nor_processes_are_left(tmp_path: Path) -> None:
     grade(tmp_path / "first", Case())  # the spawner's own descriptors
     with descriptors_kept():
@@ -281,6 +302,12 @@ def test_a_module_that_the_standard_library_has_too_is_refused_before_the_sessio
     case = Case(template={"calendar.py": ""}, agent={}, hidden=hidden("import calendar\ndef test_a(): pass\n"))
     criterion, grading = prepare(tmp_path, case)
     with pytest.raises(CodeprobeError, match="calendar"):
+        criterion.preflight(grading)
+
+
+def test_what_does_not_parse_is_found_before_the_session(tmp_path: Path) -> None:
+    criterion, grading = prepare(tmp_path, Case(hidden=hidden("def test_a(:\n")))
+    with pytest.raises(CodeprobeError, match=r"test_calc\.py"):
         criterion.preflight(grading)
 
 

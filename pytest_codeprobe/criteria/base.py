@@ -88,6 +88,19 @@ def read_text(workspace: Path, path: str, limit: int = MAX_FILE_BYTES) -> str:
     return data.decode("utf-8", "replace")
 
 
+def read_tail(file: Path, size: int = 8000) -> str:
+    """The last `size` bytes of an output file as text; empty if it is none any more: what wrote it could have replaced it."""
+    try:
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return ""
+            opened.seek(max(0, status.st_size - size))
+            return opened.read(size).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""  # gone, or a link
+
+
 def _kind(path: Path) -> str:
     mode = path.lstat().st_mode
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a symlink"}

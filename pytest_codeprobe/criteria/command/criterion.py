@@ -85,6 +85,8 @@ class RunCommand(Criterion):
             self.report.remove(grading)
         command = Command(argv=["/bin/sh", "-c", self.command], env=grading.environment)
         seconds = grading.time_left(self.timeout or _SECONDS)
+        if seconds <= 0:
+            return Score(0.0, "nothing was left of the time for grading")
         try:
             result = grading.run(command, timeout=seconds)
         except OSError as error:

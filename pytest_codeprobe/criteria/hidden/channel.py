@@ -19,6 +19,7 @@ from pytest_codeprobe.errors import Stopped
 from pytest_codeprobe.model.criterion import Grading
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
 
+OUTPUTS = ("stdout", "stderr")  #: files in the folder of a child
 RUNNER = Path(__file__).resolve().parents[2] / "children" / "hidden_runner.py"
 OUTPUT_BYTES = 64 << 20
 _MAX_LINE = 64 << 20  #: bytes of one record: all ids of a very large suite
@@ -101,8 +102,17 @@ class Run:
         self.current = None
 
 
-def run_child(grading: Grading, config: Mapping[str, Any], run: Run, *, python: str, env: Mapping[str, str], folder: Path,
-              number: int, deadline: float, test_timeout: float) -> None:  # fmt: skip
+def run_child(
+    grading: Grading,
+    config: Mapping[str, Any],
+    run: Run,
+    *,
+    python: str,
+    env: Mapping[str, str],
+    folder: Path,
+    deadline: float,
+    test_timeout: float,
+) -> None:
     """Run one child to its end and add what it shows to `run`. Whatever it does, this ends by `deadline` (monotonic).
 
     CodeprobeError VERIFIER_FAILED if it can't be started or its end can't be proved; Stopped where the run ended it.
@@ -115,8 +125,11 @@ def run_child(grading: Grading, config: Mapping[str, Any], run: Run, *, python: 
     with ours:
         try:
             with theirs:
-                process = grading.start(command, stdout=folder / f"out{number}", stderr=folder / f"err{number}", limits=limits)
+                process = grading.start(command, stdout=folder / OUTPUTS[0], stderr=folder / OUTPUTS[1], limits=limits)
         except OSError as error:
+            if run.has("ready"):  # it could be started before: the code under test has seen to that
+                run.reason = f"it could not be started again: {error.strerror}"
+                return
             raise broken(f"{python} could not be started: {error}") from error
         ending: Ending = "timeout"
         try:

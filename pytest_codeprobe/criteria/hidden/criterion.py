@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pytest_codeprobe.criteria.base import WorkspacePath, broken
-from pytest_codeprobe.criteria.hidden.channel import Run, run_child
+from pytest_codeprobe.criteria.base import WorkspacePath, broken, read_tail
+from pytest_codeprobe.criteria.hidden.channel import OUTPUTS, Run, run_child
 from pytest_codeprobe.criteria.hidden.judge import Case, judge
 from pytest_codeprobe.criteria.hidden.layout import (
     CannotLay,
@@ -23,6 +23,7 @@ from pytest_codeprobe.criteria.hidden.layout import (
     lay_over,
     make_carrier,
     stdlib_conflicts,
+    syntax_error,
     top_names,
 )
 from pytest_codeprobe.model.base import Float, Int, Text
@@ -31,6 +32,7 @@ from pytest_codeprobe.model.sandbox import Command
 
 _SECONDS = 300.0
 _CHILDREN = 4  #: the first, and fresh ones after a crash or a test's time-out
+_OUTPUT = 8000  #: characters that are kept of what the children print
 _BLOCKED = ("cacheprovider", "codeprobe", "xdist", "cov", "randomly", "rerunfailures")
 _SELECTING = ("-k", "-m", "--deselect", "--ignore", "--ignore-glob", "--lf", "--last-failed")
 _SECRET = frozenset({"TASK_DIR", "REFERENCE_DIR"})  # the code under test shall not be shown the way to tests and solution
@@ -106,6 +108,8 @@ class HiddenTests(Criterion):
         """
         python = self._interpreter(grading)
         paths = self._paths(grading)
+        if self.python is None and (problem := syntax_error(paths)):
+            raise broken(f"a hidden test does not parse: {problem}")
         if names := stdlib_conflicts(grading.workspace, paths):
             raise broken(f"the hidden tests import {', '.join(names)}, which the workspace and the standard library both have")
         if not self.requires:
@@ -141,30 +145,37 @@ class HiddenTests(Criterion):
 
     def _run(self, grading: Grading, python: str, layout: Layout) -> Score:
         scratch, word = grading.scratch, f"x{secrets.token_hex(6)}"
-        canaries = [_write_canary(scratch, word, place) for place in ("a", "z")]
-        config = self._config(grading, layout, make_carrier(scratch / "carrier"))
+        names_known = "min_tests" not in self.model_fields_set and not layout.renames_tests()
+        config = self._config(grading, layout)
         env = self._environment(grading, python, scratch, config["roots"])
         run = Run(may_xfail=layout.mention(b"xfail", b"expectedFailure"))
-        deadline = time.monotonic() + grading.time_left(self.timeout or _SECONDS)
-        for number in range(_CHILDREN):
-            config["argv"] = self._argv(scratch, layout, run, canaries)
-            config["done"] = sorted(i for i in run.tests if word not in i)
+        wanted = self.timeout or _SECONDS
+        seconds = grading.time_left(wanted)
+        deadline = time.monotonic() + seconds
+        folders: list[Path] = []
+        for _ in range(_CHILDREN):
+            # In a new folder: the code under test could have changed what an earlier child was given.
+            folders.append(folder := scratch / f"r{secrets.token_hex(6)}")
+            prepare = {"argv": self._argv(folder, scratch, layout, run, word), "carrier": str(make_carrier(folder / "carrier"))}
+            job = {**config, **prepare, "done": sorted(i for i in run.tests if word not in i)}
             _forget(run, word)
-            run_child(grading, config, run, python=python, env=env, folder=scratch, number=number,
-                      deadline=deadline, test_timeout=self.test_timeout)  # fmt: skip
-            if not self._goes_on(run, layout, word) or time.monotonic() >= deadline:
+            run_child(grading, job, run, python=python, env=env, folder=folder, deadline=deadline, test_timeout=self.test_timeout)
+            again = self._goes_on(run, layout, word) and time.monotonic() < deadline
+            if not again or layout.changed() or scratch.is_symlink() or not scratch.is_dir():
                 break
+        if not run.has("ready") and run.reason == "timeout" and seconds < wanted:  # what took the time is the agent's code
+            return Score(0.0, f"only {max(0.0, seconds):.1f} s were left of the time for grading")
         listed = (*self.fail_to_pass, *self.pass_to_pass)
         case = Case(
             word=word,
             strip=layout.strip,
             prefixes=layout.prefixes,
             filtered=any(arg.startswith(_SELECTING) for arg in self.args),
-            expect_names="min_tests" not in self.model_fields_set and not layout.renames_tests(),
+            expect_names=names_known,
             min_tests=1 if listed else self.min_tests,
             listed=listed,
             changed=layout.changed(),
-            output=_tail(scratch),
+            output="\n".join(filter(None, (read_tail(f / name) for f in folders for name in OUTPUTS)))[-_OUTPUT:],
         )
         return judge(run, case)
 
@@ -205,14 +216,13 @@ class HiddenTests(Criterion):
             raise broken(f"there is no {missing[0]}")
         return paths
 
-    def _config(self, grading: Grading, layout: Layout, carrier: Path) -> dict[str, Any]:
+    def _config(self, grading: Grading, layout: Layout) -> dict[str, Any]:
         workspace = grading.workspace
         imports = dict.fromkeys(import_root(f) for f, node in layout.sources if node)
         ours = [p for p in imports if not p.is_relative_to(workspace) or (self.at and p.is_relative_to(workspace / self.at))]
         source = workspace / "src"
         roots = [workspace, *([source] if source.is_dir() else []), *(p for p in imports if p not in ours and p != workspace)]
         return {
-            "carrier": str(carrier),
             "workspace": str(workspace),
             "sources": [(str(file), node) for file, node in layout.sources],
             "own": sorted(top_names(grading.template)),
@@ -220,19 +230,22 @@ class HiddenTests(Criterion):
             "roots": [str(p) for p in roots],
         }
 
-    def _argv(self, scratch: Path, layout: Layout, run: Run, canaries: list[Path]) -> list[str]:
+    def _argv(self, folder: Path, scratch: Path, layout: Layout, run: Run, word: str) -> list[str]:
+        folder.mkdir()
+        first, last = (_write_canary(folder, f"{place}{word}") for place in "az")
+        (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         lost = {layout.root / file for file in run.lost_files}
-        targets = [t for t in layout.targets if t not in lost]
         root = scratch if self.at is None else layout.root
         options = [
-            *("-c", str(layout.ini or scratch / "pytest.ini")),
+            *("-c", str(layout.ini or folder / "pytest.ini")),
             *("--rootdir", str(root), "--confcutdir", str(layout.root)),
             *("--import-mode=importlib", "--continue-on-collection-errors", "-s", "-q"),
             *("--tb=short", "--color=no", "--no-header", "--no-summary"),
             *(f"-pno:{name}" for name in _BLOCKED),
             *(f"--ignore={file}" for file in sorted(lost)),
         ]
-        return [*options, *self.args, str(canaries[0]), *map(str, targets), str(canaries[1])]
+        targets = [str(t) for t in layout.targets if t not in lost]
+        return [*options, *self.args, str(first), *targets, str(last)]
 
     @staticmethod
     def _environment(grading: Grading, python: str, scratch: Path, roots: list[str]) -> dict[str, str]:
@@ -247,14 +260,12 @@ class HiddenTests(Criterion):
         return env
 
 
-def _write_canary(scratch: Path, word: str, place: str) -> Path:
+def _write_canary(folder: Path, name: str) -> Path:
     """Tests that must fail, under names and with numbers that nobody can know."""
-    folder = scratch / f"{place}{word}"
-    folder.mkdir()
-    (scratch / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    file = folder / f"test_{place}{word}.py"
+    (folder / name).mkdir()
+    file = folder / name / f"test_{name}.py"
     low = secrets.randbelow(100_000)
-    file.write_text(_CANARY.format(f"{place}{word}", low, low + 1 + secrets.randbelow(100_000)), encoding="utf-8")
+    file.write_text(_CANARY.format(name, low, low + 1 + secrets.randbelow(100_000)), encoding="utf-8")
     return file
 
 
@@ -262,13 +273,3 @@ def _forget(run: Run, word: str) -> None:
     """Every child runs the canaries anew; one that passed before stays known."""
     for node in [i for i, outcome in run.tests.items() if word in i and outcome != "passed"]:
         del run.tests[node]
-
-
-def _tail(folder: Path, size: int = 8000) -> str:
-    """The end of what the children printed."""
-    parts = []
-    for file in sorted([*folder.glob("out*"), *folder.glob("err*")]):
-        with file.open("rb") as opened:
-            opened.seek(max(0, file.stat().st_size - size))
-            parts.append(opened.read(size).decode("utf-8", "replace").strip())
-    return "\n".join(filter(None, parts))[-size:]

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import stat
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -239,7 +240,7 @@ def stdlib_conflicts(template: Path, paths: Sequence[Path]) -> list[str]:
     if not taken:
         return []
     imported: set[str] = set()
-    for file in (f for p in paths for f in (_files(p) if p.is_dir() else [p]) if f.suffix == ".py"):
+    for file in _python_files(paths):
         try:
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError):
@@ -250,6 +251,22 @@ def stdlib_conflicts(template: Path, paths: Sequence[Path]) -> list[str]:
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 imported.add(node.module.split(".")[0])
     return sorted(taken & imported)
+
+
+def syntax_error(paths: Sequence[Path]) -> str:
+    """Why a hidden Python file does not parse under our own interpreter; empty if all do."""
+    for file in _python_files(paths):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse(file.read_bytes(), file.name)
+        except (SyntaxError, ValueError) as error:
+            return f"{file.name}: {error}"
+    return ""
+
+
+def _python_files(paths: Sequence[Path]) -> list[Path]:
+    return [f for p in paths for f in (_files(p) if p.is_dir() else [p]) if f.suffix == ".py"]
 
 
 def make_carrier(folder: Path) -> Path:
