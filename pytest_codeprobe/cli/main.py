@@ -124,4 +124,3 @@ def _refuse(argv: list[str], error: CodeprobeError, shown: click.ClickException 
 
 
 _options(run)
-

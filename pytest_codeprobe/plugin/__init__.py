@@ -41,7 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         if option.kind == "flag":
             group.addoption(option.flag, action="store_true", dest=option.dest, help=option.help)
         else:  # a missing value must not fail inside argparse: it would leave no envelope
-            group.addoption(option.flag, nargs="?", const=NEEDS_VALUE, default=None, dest=option.dest, metavar=option.metavar, help=option.help)
+            group.addoption(
+                option.flag, nargs="?", const=NEEDS_VALUE, default=None, dest=option.dest, metavar=option.metavar, help=option.help
+            )
         if option.settable:
             parser.addini(option.dest, option.help, type="string", default="")
     group.addoption("--codeprobe-console", action="store_true", dest="codeprobe_console", help=_SUPPRESS)

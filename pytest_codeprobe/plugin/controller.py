@@ -313,7 +313,9 @@ class Controller:
         finals = self.finals()
         if finals:
             reasons = ", ".join(sorted({f.reason or f.status for f in finals}))
-            return CodeprobeError("NO_TASKS", f"all {len(finals)} tasks were skipped: {reasons}", remediation="Select other tasks, or another agent.")
+            return CodeprobeError(
+                "NO_TASKS", f"all {len(finals)} tasks were skipped: {reasons}", remediation="Select other tasks, or another agent."
+            )
         patterns = " ".join(self.state.options.files)
         return CodeprobeError(
             "NO_TASKS",

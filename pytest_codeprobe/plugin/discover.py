@@ -49,7 +49,8 @@ class Discovery:
     def _is_named(self, text: str) -> bool:
         """Named on the command line, or on the way to what is, or below it."""
         return any(
-            text == named or named.startswith(text + os.sep) or (text.startswith(named + os.sep) and named in self._referred) for named in self._state.named
+            text == named or named.startswith(text + os.sep) or (text.startswith(named + os.sep) and named in self._referred)
+            for named in self._state.named
         )
 
     def _enter_anyway(self, path: Path) -> bool:

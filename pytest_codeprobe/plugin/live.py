@@ -111,7 +111,10 @@ class Live:
         """What loading depends on."""
         options = self.state.options
         return LoadSettings(
-            rootdir=self.config.rootpath, registry=self.registry, unknown_fields=options.unknown_fields, template_roots=options.template_roots
+            rootdir=self.config.rootpath,
+            registry=self.registry,
+            unknown_fields=options.unknown_fields,
+            template_roots=options.template_roots,
         )
 
     @functools.cached_property
@@ -226,9 +229,7 @@ class Live:
         marked = node.stash.get(MARKED, None)
         if marked is not None and marked.run is not None:
             return marked.run
-        pytest.fail(
-            "codeprobe fixtures need a task: mark the test with @pytest.mark.codeprobe(task='tasks/….yaml')", pytrace=False
-        )
+        pytest.fail("codeprobe fixtures need a task: mark the test with @pytest.mark.codeprobe(task='tasks/….yaml')", pytrace=False)
 
     def collected(self) -> dict[str, list[str]]:
         """What collection left out, for the summary."""

@@ -132,7 +132,9 @@ class TrialProtocol:
                     self.live.warnings.append(f"{item.nodeid}: could not be deleted: {', '.join(left[:3])}")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: sees what pytest's xfail handling made of it
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """The record goes on exactly one report: set-up's for error, skipped and not_run, the call's for a verdict."""
         run = _run_of(item)
         if run is not None and call.when == "setup" and _record_of(item) is not None:

@@ -128,7 +128,7 @@ class RunBook:
 
     def _new_lines(self, worker: str) -> Iterator[bytes]:
         try:
-            with open(self.folder.spool / f"{worker}.ndjson", "rb") as file:
+            with (self.folder.spool / f"{worker}.ndjson").open("rb") as file:
                 file.seek(self._offsets.get(worker, 0))
                 whole, newline, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:
@@ -166,7 +166,10 @@ class RunBook:
 
     # ---- final records
     def finish(self, result: TrialResult, *, expected: bool = False) -> None:
-        """The one place where a trial becomes final; the first record stands. Its worker's file first, so that trial_started has the lower seq."""
+        """The one place where a trial becomes final; the first record stands.
+
+        Its worker's file is read first, so that trial_started has the lower seq.
+        """
         self.drain(result.worker)
         with self._lock:
             if result.node_id in self.final or result.node_id not in self.plan:
@@ -192,7 +195,9 @@ class RunBook:
                 },
             )
 
-    def lost(self, node_id: str, worker: str, status: str, reason: str, *, code: str | None = None, remediation: str | None = None) -> TrialResult:
+    def lost(
+        self, node_id: str, worker: str, status: str, reason: str, *, code: str | None = None, remediation: str | None = None
+    ) -> TrialResult:
         """The record of a trial whose process made none; on disk where it had started, and only there."""
         trial = self.plan[node_id]
         began = node_id in self.started

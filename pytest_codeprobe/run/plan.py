@@ -52,7 +52,7 @@ def planned(trial: Trial) -> PlannedTrial:
 
 def make_plan(run_id: str, version: str, rootdir: str, options: RunOptions, trials: Iterable[Trial]) -> dict[str, Any]:
     """plan.json. It must not differ between the processes of a run: no times, no worker in it."""
-    shown = {k: v for k, v in dataclasses.asdict(options).items() if k not in ("secrets",)}
+    shown = {k: v for k, v in dataclasses.asdict(options).items() if k != "secrets"}
     return {
         "schema_version": "1",
         "run_id": run_id,

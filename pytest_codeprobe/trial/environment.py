@@ -13,9 +13,10 @@ from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.text import MIN_SECRET, is_secret_name
 
-_ALLOWED = frozenset(
-    ["PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "SHELL", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"]
-)
+_PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
+_CERTIFICATES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"}
+_PLAIN = {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "SHELL"}
+_ALLOWED = frozenset({*_PLAIN, *_CERTIFICATES, *_PROXIES, *(name.lower() for name in _PROXIES)})
 #: what a session leaves in the user's own folders otherwise
 _XDG = {"XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache", "XDG_DATA_HOME": ".local/share", "XDG_STATE_HOME": ".local/state"}
 #: nothing that we start inherits these
@@ -117,5 +118,10 @@ def make_tools(folder: Path) -> Path:
 
 def trial_secrets(trial: Trial, context: Context, more: frozenset[str] = frozenset()) -> frozenset[str]:
     """Secret values that this trial adds to the run's: of declared variables that look like keys, and of the adapter."""
-    declared = {**passed_through(trial, context, "agent"), **passed_through(trial, context, "grader"), **trial.sandbox.env, **trial.agent.env}
+    declared = {
+        **passed_through(trial, context, "agent"),
+        **passed_through(trial, context, "grader"),
+        **trial.sandbox.env,
+        **trial.agent.env,
+    }
     return more | frozenset(v for k, v in declared.items() if is_secret_name(k) and len(v) >= MIN_SECRET)

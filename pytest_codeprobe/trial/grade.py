@@ -20,6 +20,7 @@ from pytest_codeprobe.model.trial import Trial
 
 _EPSILON = 1e-9  #: a mean of thirds must reach a threshold that is written as 0.9999…
 DEFAULT_TIMEOUT = 300.0
+NO_SESSION = "every criterion that decides needs a session, and this agent has none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +113,15 @@ def verdict(results: Sequence[CriterionResult], pass_score: float | None, *, uns
     if not any(r.gate for r in looked):
         waiting = [r for r in results if r.score is None and r.gate]
         if unsessioned and waiting:
-            return Verdict(passed=False, score=None, criteria=tuple(results), skipped="every criterion that decides needs a session, and this agent has none")
-        raise CodeprobeError("VERIFIER_FAILED", "no criterion that decides could be evaluated: all are disabled, not applicable or of weight 0")
+            return Verdict(
+                passed=False,
+                score=None,
+                criteria=tuple(results),
+                skipped="every criterion that decides needs a session, and this agent has none",
+            )
+        raise CodeprobeError(
+            "VERIFIER_FAILED", "no criterion that decides could be evaluated: all are disabled, not applicable or of weight 0"
+        )
     weight = math.fsum(r.weight for r in looked)
     score = math.fsum(r.weight * (r.score or 0.0) for r in looked) / weight if weight > 0 else None
     held = all(r.verdict == "passed" for r in looked if r.gate)

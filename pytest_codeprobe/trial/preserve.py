@@ -25,12 +25,12 @@ def copy_log(source: Path, target: Path, redactor: Redactor) -> None:
         return
     except OSError as error:
         raise _failed(source, error) from error
-    with open(fd, "rb") as reader:
+    with os.fdopen(fd, "rb") as reader:
         size = os.fstat(fd).st_size
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             if size <= _IN_PROCESS or not redactor:
-                with open(target, "wb") as writer:
+                with target.open("wb") as writer:
                     redactor.stream(reader, writer)
                 return
         except OSError as error:
@@ -66,7 +66,7 @@ class TrialLog:
     """A trial's own log file, written through `logging`; belongs to no logger tree, so that nothing else hears it."""
 
     def __init__(self, path: Path) -> None:
-        self.logger = logging.Logger("codeprobe.trial", logging.DEBUG)
+        self.logger = logging.Logger("codeprobe.trial", logging.DEBUG)  # noqa: LOG001  # of its own: thousands of trials leave none behind
         self._handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         self.logger.addHandler(self._handler)

@@ -44,7 +44,9 @@ def classify(error: BaseException | None, *, ours: bool, phase: Phase) -> Ending
     if isinstance(error, KeyboardInterrupt):
         return Ending(status="not_run", reason="interrupted")
     if isinstance(error, CodeprobeError):
-        return Ending(status="error", code=error.code, reason=error.message, remediation=error.remediation, phase=phase, detail=error.detail)
+        return Ending(
+            status="error", code=error.code, reason=error.message, remediation=error.remediation, phase=phase, detail=error.detail
+        )
     what = f"{type(error).__name__}: {error}"
     if ours and isinstance(error, OSError):
         return Ending(status="error", code="SANDBOX_FAILED", reason=what, phase=phase)

@@ -7,26 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
-from pytest_codeprobe.model.agent import Agent, SessionRequest
+from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Context, reason_of
 from pytest_codeprobe.model.criterion import Criterion
-from pytest_codeprobe.model.result import Attempt, LimitHit, Phase, TrialResult, Usage, no_usage
+from pytest_codeprobe.model.result import Attempt, LimitHit, Phase, TrialResult, Usage
 from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.text import Redactor
+from pytest_codeprobe.trial.attempts import Attempts
 from pytest_codeprobe.trial.environment import command_environment, make_tools
 from pytest_codeprobe.trial.grade import TrialGrading, Verdict, grading_timeout, judge, make_scratch
 from pytest_codeprobe.trial.handle import SandboxHandle
 from pytest_codeprobe.trial.preserve import TrialLog
 from pytest_codeprobe.trial.protect import put_back
 from pytest_codeprobe.trial.record import Facts, build_record, classify
-from pytest_codeprobe.trial.session import Session, SessionOutcome
+from pytest_codeprobe.trial.session import SessionOutcome
 from pytest_codeprobe.trial.store import AttemptStore
 
-RETRY_WAIT = 5.0  #: seconds before attempt 2 where the provider names none
-MAX_RETRY_AFTER = 60.0
 MakeSandbox = Callable[[Trial, Context], Sandbox]
 T = TypeVar("T")
 
@@ -50,29 +48,23 @@ class TrialRun:
         overridden: bool = False,
     ) -> None:
         self.trial, self.context, self.overridden = trial, context, overridden
-        self.number, self.session_began = number, False
         self.handle = SandboxHandle(self)
         self.result: TrialResult | None = None
         self.verdict: Verdict | None = None
-        self.outcome: SessionOutcome | None = None
-        self.transcript: Transcript | None = None
         self.changes: Sequence[Change] = ()
         self._make_sandbox, self._deadline = make_sandbox, deadline
         self._sandbox: Sandbox | None = None
         self._agent: Agent | None = None
         self._log: TrialLog | None = None
-        self._first = number
-        self._attempts = list(earlier)
         self._stages: dict[str, tuple[object, BaseException | None]] = {}
         self._phase: Phase = "prepare"
         self._timings: dict[str, float] = {}
         self._began = context.clock.monotonic()
         self._started_at = stamp(context.clock.now())
-        self._session_time = self._prepare_time = 0.0
-        self._waiting_pre_run = True
         self._frozen = self._post_run_due = False
-        self._limit: LimitHit | None = None
+        self._setup_limit: LimitHit | None = None
         self._store = AttemptStore(context, trial)
+        self._attempts = Attempts(trial, context, self.agent, self._store, number=number, earlier=earlier, deadline=deadline)
         self._criteria: tuple[Criterion, ...] = ()
 
     # ---- stages
@@ -93,12 +85,14 @@ class TrialRun:
 
         def work() -> SessionOutcome | None:
             self._may_start()
-            outcome = self._attempt()
-            if outcome is not None and self._retryable(outcome):
-                self._retry(outcome)
-                outcome = self._attempt()
+            assert self._log is not None
+            outcome = self._attempts.one(self.current_sandbox(), self._log.logger)
+            if outcome is not None and self._attempts.is_worth_another(outcome):
+                self._attempts.wait_for_another(outcome, self.handle, self._log.logger, self._may_start)
+                self.handle.renew()
+                outcome = self._attempts.one(self.current_sandbox(), self._log.logger)
             if outcome is not None:
-                self._raise_for(outcome)
+                self._attempts.raise_for(outcome)
             return outcome
 
         return self._once("session", work)
@@ -122,7 +116,7 @@ class TrialRun:
             self.prepare()
             self.session()
             self.score()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # finish() makes the record of it
             return self.finish(error)
         return self.finish()
 
@@ -154,7 +148,7 @@ class TrialRun:
 
     def usage(self) -> Usage:
         """Tokens and money of all attempts so far."""
-        return _total(self._attempts)
+        return self._attempts.usage()
 
     def frozen_changes(self) -> Sequence[Change]:
         """What the session changed; freezes the workspace if that has not happened yet."""
@@ -162,9 +156,29 @@ class TrialRun:
         return self.changes
 
     @property
-    def attempts(self) -> Sequence[Attempt]:
+    def attempts(self) -> tuple[Attempt, ...]:
         """All attempts so far, earlier ones included."""
-        return tuple(self._attempts)
+        return tuple(self._attempts.done)
+
+    @property
+    def outcome(self) -> SessionOutcome | None:
+        """The last session; None before it, and for an agent that starts nothing."""
+        return self._attempts.outcome
+
+    @property
+    def transcript(self) -> Transcript | None:
+        """What the last session said."""
+        return self._attempts.transcript
+
+    @property
+    def session_began(self) -> bool:
+        """Whether the agent may have touched the workspace."""
+        return self._attempts.began
+
+    @property
+    def limit(self) -> LimitHit | None:
+        """The limit that stopped the session, or the preparation."""
+        return self._attempts.limit or self._setup_limit
 
     # ---- for the handle
     def current_sandbox(self) -> Sandbox:
@@ -180,8 +194,7 @@ class TrialRun:
         """Keep the evidence of this attempt and lay out a fresh workspace."""
         self._keep_evidence()
         old = self.current_sandbox()
-        self.number += 1
-        self.session_began = False
+        self._attempts.next()
         self._lay_out()
         old.delete()
 
@@ -193,7 +206,7 @@ class TrialRun:
             began = time.monotonic()
             try:
                 self._stages[stage] = (work(), None)
-            except BaseException as raised:
+            except BaseException as raised:  # noqa: BLE001  # raised again below, and whenever the stage is asked again
                 self._stages[stage] = (None, raised)
             self._timings[stage] = round(time.monotonic() - began, 4)
         value, error = self._stages[stage]
@@ -226,11 +239,11 @@ class TrialRun:
         self._sandbox = sandbox
         sandbox.prepare()
         self._log = TrialLog(sandbox.logs / "trial.log")
-        self._log.logger.info("attempt %d of %s in %s", self.number, self.trial.node_id, sandbox.driver)
+        self._log.logger.info("attempt %d of %s in %s", self._attempts.number, self.trial.node_id, sandbox.driver)
         make_tools(sandbox.root / "setup")
         self._preflight()
         self._pre_run(began + self._time_to_prepare())
-        self._prepare_time += time.monotonic() - began
+        self._attempts.prepare_time += time.monotonic() - began
 
     def _time_to_prepare(self) -> float:
         limit = self.trial.limits.setup_timeout
@@ -262,12 +275,15 @@ class TrialRun:
             return
         limit = self.trial.limits.setup_timeout
         if self._deadline is not None and self._deadline < limit:
-            self._limit = LimitHit(name="timeout", value=self._deadline)
+            self._setup_limit = LimitHit(name="timeout", value=self._deadline)
         else:
-            self._limit = LimitHit(name="setup_timeout", value=limit)
-        raise CodeprobeError("SANDBOX_FAILED", f"preparing took longer than {self._limit.name} = {self._limit.value:g} s", remediation="Raise the limit.")
+            self._setup_limit = LimitHit(name="setup_timeout", value=limit)
+        hit = self._setup_limit
+        raise CodeprobeError("SANDBOX_FAILED", f"preparing took longer than {hit.name} = {hit.value:g} s", remediation="Raise the limit.")
 
-    def _run_command(self, command: str, timeout: float, *, extra: Mapping[str, str] | None = None, role: Literal["setup", "post_run"] = "setup") -> CommandResult:
+    def _run_command(
+        self, command: str, timeout: float, *, extra: Mapping[str, str] | None = None, role: Literal["setup", "post_run"] = "setup"
+    ) -> CommandResult:
         sandbox = self.current_sandbox()
         tools = sandbox.root / ("grade/tools" if (sandbox.root / "grade/tools").is_dir() else "setup")
         environment = {**command_environment(self.trial, self.context, sandbox, tools, "grader"), **(extra or {})}
@@ -280,108 +296,6 @@ class TrialRun:
         if result.exit.cause.startswith("stopped:"):
             raise Stopped(reason_of(result.exit.cause))
         return result
-
-    # ---- session
-    def _attempt(self) -> SessionOutcome | None:
-        sandbox, agent = self.current_sandbox(), self.agent()
-        self._phase = "session"
-        sandbox.snapshot()
-        self.session_began = True
-        request = SessionRequest(
-            trial=self.trial,
-            context=self.context,
-            prompt=self.trial.prompt or "",
-            sandbox=sandbox,
-            isolates=self.context.registry.drivers[sandbox.driver].isolates if sandbox.driver in self.context.registry.drivers else False,
-            executable=agent.find(self.context),
-        )
-        command = agent.command(request)
-        if command is None:
-            self._announce()
-            self._note_attempt(None)
-            return None
-        self._store.add_secrets(command.secrets)
-        assert self._log is not None
-        self._check_deadline()
-        parser = agent.parser(request)
-        session = Session(agent, request, self._deadlines(), self._log.logger)
-        self.outcome = session.run(command, parser, self._announce)
-        self._session_time += self.outcome.duration
-        self._limit = self.outcome.limit_hit or self._limit
-        self.transcript = parser.transcript()
-        self._store.transcript(sandbox, self.transcript)
-        self._note_attempt(self.outcome)
-        if self.outcome.stopped:
-            raise Stopped(self.outcome.stopped)
-        return self.outcome
-
-    def _announce(self) -> None:
-        self.context.events.emit("trial_started", node_id=self.trial.node_id, attempt=self.number)
-
-    def _deadlines(self) -> dict[str, tuple[float, float]]:
-        limits = self.trial.limits
-        found = {"task_timeout": (limits.task_timeout - self._session_time, limits.task_timeout)}
-        if limits.turn_timeout is not None:
-            found["turn_timeout"] = (limits.turn_timeout, limits.turn_timeout)
-        if self._deadline is not None:
-            found["timeout"] = (self._deadline - self._prepare_time - self._session_time, self._deadline)
-        return found
-
-    def _check_deadline(self) -> None:
-        for name, (left, value) in self._deadlines().items():
-            if left <= 0:
-                self._limit = LimitHit(name=name, value=value)
-                raise CodeprobeError("SANDBOX_FAILED", f"no time is left for the session: {name} = {value:g} s", remediation="Raise the limit.")
-
-    def _note_attempt(self, outcome: SessionOutcome | None) -> None:
-        first = self.number == self._first
-        usage = outcome.usage if outcome and self.agent().is_session else no_usage()
-        self._attempts.append(
-            Attempt(
-                number=self.number,
-                cause="retry" if not first else "rerun" if self._first > 1 else "first",
-                code=outcome.end.code if outcome else None,
-                reason=outcome.end.reason if outcome else None,
-                started_at=outcome.started_at if outcome else self._started_at,
-                duration_seconds=round(outcome.duration, 3) if outcome else 0.0,
-                exit_status=outcome.exit.status if outcome and outcome.exit else None,
-                exit_cause=outcome.exit.cause if outcome and outcome.exit else None,
-                usage=usage,
-            )
-        )
-
-    def _retryable(self, outcome: SessionOutcome) -> bool:
-        if self.number != self._first or outcome.limit_hit is not None:
-            return False
-        return outcome.end.code == "LLM_UNAVAILABLE" or (outcome.end.code == "AGENT_CRASHED" and not outcome.replied)
-
-    def _retry(self, outcome: SessionOutcome) -> None:
-        code, reason = outcome.end.code or "", outcome.end.reason or ""
-        if not self.handle.can_renew:
-            raise CodeprobeError(
-                code,
-                f"{reason}; not tried again, since the workspace was prepared by hand",
-                remediation="Register the preparation with codeprobe_sandbox.on_prepare(callback), so that a second attempt can repeat it.",
-            )
-        assert self._log is not None
-        wait = RETRY_WAIT if outcome.end.retry_after is None else min(outcome.end.retry_after, MAX_RETRY_AFTER)
-        self._log.logger.info("second attempt in %g s: %s %s", wait, code, reason)
-        self._wait(wait)
-        self.context.events.emit("trial_retried", node_id=self.trial.node_id, attempt=self.number + 1, cause=code, reason=reason)
-        self.handle.renew()
-
-    def _wait(self, seconds: float) -> None:
-        until = self.context.clock.monotonic() + seconds
-        while (left := until - self.context.clock.monotonic()) > 0:
-            self._may_start()
-            self.context.clock.sleep(min(left, 0.25))
-
-    def _raise_for(self, outcome: SessionOutcome) -> None:
-        if outcome.end.code is None:
-            return
-        if outcome.end.code == "AUTH_FAILED":
-            self.context.stops.raise_flag("auth", self.agent().name)
-        raise CodeprobeError(outcome.end.code, outcome.end.reason or outcome.end.code, remediation=outcome.end.remediation)
 
     # ---- freeze and grade
     def _freeze(self) -> None:
@@ -401,7 +315,7 @@ class TrialRun:
         grading = self._grading(self.changes, timeout=grading_timeout(self.trial, self._criteria))
         has_session = self.agent().is_session
         verdict = judge(self._criteria, grading, has_session=has_session, log=self._log.logger)
-        if self._limit is not None and self.trial.limits.on_limit == "fail":
+        if self.limit is not None and self.trial.limits.on_limit == "fail":
             return Verdict(passed=False, score=verdict.score, criteria=verdict.criteria, skipped=verdict.skipped)
         return verdict
 
@@ -438,7 +352,7 @@ class TrialRun:
                 step()
             except Stopped as stop:
                 error = error or stop
-            except Exception as trouble:
+            except Exception as trouble:  # noqa: BLE001  # the trial's error, or a warning beside it
                 if error is None:
                     self._phase = phase  # type: ignore[assignment]  # two words of Phase
                     self._stages[f"finish {phase}"] = (None, trouble)
@@ -451,7 +365,7 @@ class TrialRun:
         if self._log is not None:
             self._log.close()
             self._log = None
-        self._store.evidence(self.current_sandbox(), self.number)
+        self._store.evidence(self.current_sandbox(), self._attempts.number)
 
     def _post_run(self) -> None:
         if not self._post_run_due:
@@ -471,11 +385,11 @@ class TrialRun:
         return Facts(
             trial=self.trial,
             context=self.context,
-            attempts=tuple(self._attempts),
-            usage=_total(self._attempts),
+            attempts=self.attempts,
+            usage=self.usage(),
             outcome=self.outcome,
             verdict=self.verdict,
-            limit=self._limit,
+            limit=self.limit,
             changes=self.changes,
             kept=self._store.kept,
             driver=self._sandbox.driver if self._sandbox else None,
@@ -484,21 +398,9 @@ class TrialRun:
             started_at=self._started_at,
             duration=self.context.clock.monotonic() - self._began,
             began=self._sandbox is not None,
-            redactor=self._redactor(),
+            redactor=self._store.redactor,
             warnings=(*self._store.warnings, *(self.outcome.warnings if self.outcome else ()), *warnings),
         )
-
-    def _redactor(self) -> Redactor:
-        return self._store.redactor
-
-
-def _total(attempts: Sequence[Attempt]) -> Usage:
-    if not attempts:
-        return Usage()
-    total = attempts[0].usage
-    for attempt in attempts[1:]:
-        total = total.plus(attempt.usage)
-    return total
 
 
 def run(trial: Trial, context: Context, make_sandbox: MakeSandbox) -> TrialResult:

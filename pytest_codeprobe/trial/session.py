@@ -47,7 +47,7 @@ class LineTail:
     """Reads a growing log line by line; memory stays bounded whatever a line's length."""
 
     def __init__(self, path: Path, parser: SessionParser) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  # lives as long as the session
+        self._file = path.open("rb", buffering=0)  # lives as long as the session
         self._parser = parser
         self._held = b""
         self._offset = 0  #: of the first byte of `_held`, or of the oversized line
@@ -145,7 +145,7 @@ def exceeded(usage: Usage, limits: RunLimits) -> str | None:
 def tail(path: Path, limit: int = _TAIL) -> str:
     """The last bytes of a log as text."""
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - limit))
             return file.read(limit).decode("utf-8", "replace")
@@ -214,14 +214,12 @@ class Session:
             path.touch(mode=0o600)
             path.write_bytes(content)
         environment = session_environment(request.trial, request.context, request.sandbox, command.env)
-        limits = ProcessLimits(
-            timeout=max(0.001, timeout), grace=GRACE, output_bytes=int(request.trial.sandbox.limits.output_mb * 1024 * 1024), rlimits={"CORE": (0, 0)}
-        )
+        output = int(request.trial.sandbox.limits.output_mb * 1024 * 1024)
+        limits = ProcessLimits(timeout=max(0.001, timeout), grace=GRACE, output_bytes=output, rlimits={"CORE": (0, 0)})
         self._log.info("session starts: %s", " ".join(command.argv)[:2000])
         try:
-            return request.sandbox.start(
-                Command(argv=command.argv, env=environment, stdin=command.stdin), role="session", stdout=self.stdout, stderr=self.stderr, limits=limits
-            )
+            start = Command(argv=command.argv, env=environment, stdin=command.stdin)
+            return request.sandbox.start(start, role="session", stdout=self.stdout, stderr=self.stderr, limits=limits)
         except OSError as error:
             raise CodeprobeError("AGENT_CRASHED", f"{command.argv[0]} could not be started: {error.strerror or error}") from error
 

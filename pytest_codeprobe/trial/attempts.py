@@ -1,0 +1,164 @@
+"""The attempts of one trial: run a session within the time that is left, and decide whether another one is due."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_codeprobe.errors import CodeprobeError, Stopped
+from pytest_codeprobe.model.agent import Agent, SessionRequest
+from pytest_codeprobe.model.clock import stamp
+from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.result import Attempt, LimitHit, Usage, no_usage
+from pytest_codeprobe.model.sandbox import Sandbox
+from pytest_codeprobe.model.transcript import Transcript
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.trial.session import Session, SessionOutcome
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.trial.handle import SandboxHandle
+    from pytest_codeprobe.trial.store import AttemptStore
+
+RETRY_WAIT = 5.0  #: seconds before attempt 2 where the provider names none
+MAX_RETRY_AFTER = 60.0
+_LOOK = 0.25  #: seconds between two looks at the run's stop flags
+
+
+class Attempts:
+    """Counts and bounds them. `number` is that of the running one; `earlier` are those of tries before a rerun."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        context: Context,
+        agent: Callable[[], Agent],
+        store: AttemptStore,
+        *,
+        number: int,
+        earlier: Sequence[Attempt],
+        deadline: float | None,
+    ) -> None:
+        self._trial, self._context, self._agent, self._store, self._deadline = trial, context, agent, store, deadline
+        self._first = number
+        self._session_time = 0.0
+        self.number = number
+        self.done = list(earlier)
+        self.prepare_time = 0.0  #: seconds, of all attempts
+        self.began = False  #: the agent of the running attempt may have touched the workspace
+        self.outcome: SessionOutcome | None = None
+        self.transcript: Transcript | None = None
+        self.limit: LimitHit | None = None
+
+    def next(self) -> None:
+        """Another attempt, in a fresh sandbox."""
+        self.number += 1
+        self.began = False
+
+    def usage(self) -> Usage:
+        """Tokens and money of all attempts so far."""
+        total: Usage | None = None
+        for attempt in self.done:
+            total = attempt.usage if total is None else total.plus(attempt.usage)
+        return total if total is not None else Usage()
+
+    def one(self, sandbox: Sandbox, log: logging.Logger) -> SessionOutcome | None:
+        """One session; None for an agent that starts nothing. Stopped where the run ended it."""
+        agent, context = self._agent(), self._context
+        sandbox.snapshot()
+        self.began = True
+        driver = context.registry.drivers.get(sandbox.driver)
+        request = SessionRequest(
+            trial=self._trial,
+            context=context,
+            prompt=self._trial.prompt or "",
+            sandbox=sandbox,
+            isolates=driver is not None and driver.isolates,
+            executable=agent.find(context),
+        )
+        command = agent.command(request)
+        if command is None:
+            self._announce()
+            self._note(None)
+            return None
+        self._store.add_secrets(command.secrets)
+        deadlines = self._deadlines()
+        parser = agent.parser(request)
+        outcome = self.outcome = Session(agent, request, deadlines, log).run(command, parser, self._announce)
+        self._session_time += outcome.duration
+        self.limit = outcome.limit_hit
+        self.transcript = parser.transcript()
+        self._note(outcome)
+        self._store.transcript(sandbox, self.transcript)
+        if outcome.stopped:
+            raise Stopped(outcome.stopped)
+        return outcome
+
+    def _announce(self) -> None:
+        self._context.events.emit("trial_started", node_id=self._trial.node_id, attempt=self.number)
+
+    def _deadlines(self) -> dict[str, tuple[float, float]]:
+        """Name of a limit -> (seconds left, its value). SANDBOX_FAILED where preparing has used up all of it."""
+        limits = self._trial.limits
+        found = {"task_timeout": (limits.task_timeout - self._session_time, limits.task_timeout)}
+        if limits.turn_timeout is not None:
+            found["turn_timeout"] = (limits.turn_timeout, limits.turn_timeout)
+        if self._deadline is not None:
+            found["timeout"] = (self._deadline - self.prepare_time - self._session_time, self._deadline)
+        for name, (left, value) in found.items():
+            if left <= 0:
+                self.limit = LimitHit(name=name, value=value)
+                raise CodeprobeError(
+                    "SANDBOX_FAILED", f"no time is left for the session: {name} = {value:g} s", remediation="Raise the limit."
+                )
+        return found
+
+    def _note(self, outcome: SessionOutcome | None) -> None:
+        now = stamp(self._context.clock.now())
+        usage = outcome.usage if outcome is not None and self._agent().is_session else no_usage()
+        ended = outcome.exit if outcome is not None else None
+        self.done.append(
+            Attempt(
+                number=self.number,
+                cause="retry" if self.number != self._first else "rerun" if self._first > 1 else "first",
+                code=outcome.end.code if outcome is not None else None,
+                reason=outcome.end.reason if outcome is not None else None,
+                started_at=outcome.started_at if outcome is not None else now,
+                duration_seconds=round(outcome.duration, 3) if outcome is not None else 0.0,
+                exit_status=ended.status if ended is not None else None,
+                exit_cause=ended.cause if ended is not None else None,
+                usage=usage,
+            )
+        )
+
+    def is_worth_another(self, outcome: SessionOutcome) -> bool:
+        """Once, after a provider fault or a crash before the first model reply; nothing else is tried again."""
+        if self.number != self._first or outcome.limit_hit is not None:
+            return False
+        return outcome.end.code == "LLM_UNAVAILABLE" or (outcome.end.code == "AGENT_CRASHED" and not outcome.replied)
+
+    def wait_for_another(self, outcome: SessionOutcome, handle: SandboxHandle, log: logging.Logger, may_start: Callable[[], None]) -> None:
+        """Wait as the provider asks, then say that the trial is tried again; the error where it can't be."""
+        code, reason = outcome.end.code or "", outcome.end.reason or ""
+        if not handle.can_renew:
+            raise CodeprobeError(
+                code,
+                f"{reason}; not tried again, since the workspace was prepared by hand",
+                remediation="Register the preparation with codeprobe_sandbox.on_prepare(callback), so that a second attempt can repeat it.",
+            )
+        wait = RETRY_WAIT if outcome.end.retry_after is None else min(outcome.end.retry_after, MAX_RETRY_AFTER)
+        log.info("another attempt in %g s: %s %s", wait, code, reason)
+        clock = self._context.clock
+        until = clock.monotonic() + wait
+        while (left := until - clock.monotonic()) > 0:
+            may_start()
+            clock.sleep(min(left, _LOOK))
+        self._context.events.emit("trial_retried", node_id=self._trial.node_id, attempt=self.number + 1, cause=code, reason=reason)
+
+    def raise_for(self, outcome: SessionOutcome) -> None:
+        """The session's own error, as an exception; a refused credential stops all other trials of the agent."""
+        if outcome.end.code is None:
+            return
+        if outcome.end.code == "AUTH_FAILED":
+            self._context.stops.raise_flag("auth", self._agent().name)
+        raise CodeprobeError(outcome.end.code, outcome.end.reason or outcome.end.code, remediation=outcome.end.remediation)

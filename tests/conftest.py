@@ -1,0 +1,22 @@
+"""Fixtures of the project's own tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.front_door import MODES, Project, make_project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A fresh folder in which real pytest is run."""
+    yield from make_project(tmp_path)
+
+
+@pytest.fixture(params=list(MODES))
+def mode(request: pytest.FixtureRequest) -> str:
+    """Every way in which a run can be spread; a test that takes it must hold in all of them."""
+    return str(request.param)
