@@ -35,6 +35,7 @@ def _options(command: click.Command) -> click.Command:
 
 
 @group.command(
+    short_help="Run tasks.",
     context_settings={**_CONTEXT, "ignore_unknown_options": False, "allow_interspersed_args": True},
     epilog="What stands after -- goes to pytest as it is, such as -- -n 4 -x. Exit codes: 0 all passed, 1 a verdict failed, "
     "2 interrupted, 3 internal error, 4 refused before any trial, 5 no task ran, 6 inconclusive.",

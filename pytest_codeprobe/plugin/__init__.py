@@ -6,6 +6,7 @@ are imported here. The rest loads with the first task (`State.activate`).
 
 from __future__ import annotations
 
+import argparse
 import fnmatch
 import os
 from collections.abc import Generator
@@ -46,12 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             )
         if option.settable:
             parser.addini(option.dest, option.help, type="string", default="")
-    group.addoption("--codeprobe-console", action="store_true", dest="codeprobe_console", help=_SUPPRESS)
+    group.addoption("--codeprobe-console", action="store_true", dest="codeprobe_console", help=argparse.SUPPRESS)
     for ini in INIS:
         parser.addini(ini.name, ini.help, type=ini.type, default=ini.default)
-
-
-_SUPPRESS = "==SUPPRESS=="  # argparse.SUPPRESS: an internal flag of the console script
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

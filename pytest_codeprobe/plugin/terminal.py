@@ -69,7 +69,7 @@ class Terminal:
         if not lines:
             return
         if controller.book.plan and terminalreporter.verbosity >= 0:
-            terminalreporter.section("codeprobe", sep="=")
+            terminalreporter.write_sep("=", "codeprobe")  # after the end of a progress line
         for line in lines:
             terminalreporter.write_line(line)
 
