@@ -122,8 +122,11 @@ class Agent(ABC):
     table: ClassVar[type[BaseModel] | None] = None  #: the model of the agent's own table in AgentConfig
     install_hint: ClassVar[str] = ""  #: how to get the CLI, a sentence
 
-    def unavailable(self, context: Context) -> CodeprobeError | None:
-        """NO_BACKENDS_CONFIGURED if its CLI or its credentials are missing here; None if it can start."""
+    def unavailable(self, context: Context, declared: frozenset[str] = frozenset()) -> CodeprobeError | None:
+        """NO_BACKENDS_CONFIGURED if its CLI or its credentials are missing here; None if it can start.
+
+        `declared`: names of variables that every trial of this agent gets from its own task, a key perhaps.
+        """
         return None
 
     def problems(self, trial: Trial) -> Sequence[tuple[str, str]]:

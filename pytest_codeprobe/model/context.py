@@ -64,6 +64,7 @@ FORBID: Mapping[str, str] = {
     "time": "time",
     "canary": "canary",
     "trace": "trace",
+    "now": "interrupted",
 }
 
 

@@ -76,8 +76,13 @@ class Controller:
 
     def _check_agents(self) -> None:
         """Refuse before anything is paid: an agent of the plan whose CLI or credentials are missing here."""
-        for name in dict.fromkeys(t.agent for t in self.book.plan.values() if t.agent is not None):
-            error = self.live.registry.agent(name).unavailable(self.live.context)
+        declared: dict[str, frozenset[str]] = {}
+        for trial in self.book.plan.values():
+            if trial.agent is not None and trial.starts:
+                names = frozenset(trial.variables)
+                declared[trial.agent] = declared.get(trial.agent, names) & names
+        for name, names in declared.items():
+            error = self.live.registry.agent(name).unavailable(self.live.context, names)
             if error is not None:
                 raise refused(error) from error
 

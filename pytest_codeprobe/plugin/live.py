@@ -24,7 +24,7 @@ from pytest_codeprobe.plugin.collect import TaskFile, TaskItem
 from pytest_codeprobe.plugin.interrupts import Interrupts
 from pytest_codeprobe.plugin.refusal import refused
 from pytest_codeprobe.run.folder import RunFolder, prepare_place
-from pytest_codeprobe.run.plan import make_plan
+from pytest_codeprobe.run.plan import make_plan, planned
 from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.sandboxes.keeper import Spawner
@@ -212,12 +212,12 @@ class Live:
 
     def publish_plan(self, trials: Iterable[Trial]) -> bool:
         """plan.json, unless another process was first; False if it holds no trial that may start."""
-        planned = list(trials)
-        if not any(t.skip is None and self.chosen(t) for t in planned):
+        listed = [planned(t, starts=t.skip is None and self.chosen(t)) for t in trials]
+        if not any(t.starts for t in listed):
             return False
         if self.state.default_place:
             prepare_place_shared(self.state.run_dir)
-        self.folder.publish_plan(make_plan(self.state.run_id, __version__, str(self.config.rootpath), self.state.options, planned))
+        self.folder.publish_plan(make_plan(self.state.run_id, __version__, str(self.config.rootpath), self.state.options, listed))
         return True
 
     def run_of(self, node: pytest.Item) -> TrialRun:

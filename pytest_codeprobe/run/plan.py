@@ -27,10 +27,12 @@ class PlannedTrial(Model):
     limits: dict[str, Any]
     expect: str = "pass"
     tags: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()  #: names that the task itself gives the session
     marked: bool = False
+    starts: bool = True  #: False: it is known to be skipped
 
 
-def planned(trial: Trial) -> PlannedTrial:
+def planned(trial: Trial, *, starts: bool = True) -> PlannedTrial:
     """The plan's line of a trial."""
     return PlannedTrial(
         node_id=trial.node_id,
@@ -46,11 +48,13 @@ def planned(trial: Trial) -> PlannedTrial:
         limits=trial.limits.model_dump(exclude_none=True),
         expect=trial.expect,
         tags=trial.tags,
+        variables=tuple(sorted({*trial.sandbox.env, *trial.agent.env})),
         marked=trial.marked,
+        starts=starts,
     )
 
 
-def make_plan(run_id: str, version: str, rootdir: str, options: RunOptions, trials: Iterable[Trial]) -> dict[str, Any]:
+def make_plan(run_id: str, version: str, rootdir: str, options: RunOptions, trials: Iterable[PlannedTrial]) -> dict[str, Any]:
     """plan.json. It must not differ between the processes of a run: no times, no worker in it."""
     shown = {k: v for k, v in dataclasses.asdict(options).items() if k != "secrets"}
     return {
@@ -59,5 +63,5 @@ def make_plan(run_id: str, version: str, rootdir: str, options: RunOptions, tria
         "plugin_version": version,
         "rootdir": rootdir,
         "options": shown,
-        "trials": [planned(t).model_dump(mode="json") for t in trials],
+        "trials": [t.model_dump(mode="json") for t in trials],
     }

@@ -142,8 +142,8 @@ def _evaluate(number: int, criterion: Criterion, grading: TrialGrading, has_sess
         score = criterion.evaluate(grading)
     except NotApplicable as why:
         return _left_out(criterion, str(why) or "not applicable")
-    except Stopped:
-        raise
+    except Stopped as stop:
+        raise Stopped(reason_of(stop.reason)) from stop
     except CodeprobeError as error:
         raise CodeprobeError(error.code, f"{what}: {error.message}", remediation=error.remediation, detail=error.detail) from error
     except Exception as error:

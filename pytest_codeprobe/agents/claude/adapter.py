@@ -83,11 +83,12 @@ class Claude(Agent):
         found = shutil.which("claude", path=context.environ.get("PATH", os.defpath))
         return None if found is None else str(Path(found).absolute())
 
-    def unavailable(self, context: Context) -> CodeprobeError | None:
+    def unavailable(self, context: Context, declared: frozenset[str] = frozenset()) -> CodeprobeError | None:
         if self.find(context) is None:
             message = "agent claude: `claude` is not on PATH"
             return CodeprobeError("NO_BACKENDS_CONFIGURED", message, remediation=self.install_hint, detail={"agent": self.name})
-        if not any(context.environ.get(name) for name in _KEYS) and _login(context.environ) is None:
+        has_key = any(context.environ.get(name) or name in declared for name in _KEYS)
+        if not has_key and _login(context.environ) is None:
             return CodeprobeError(
                 "NO_BACKENDS_CONFIGURED",
                 "agent claude has no credentials",
