@@ -67,8 +67,7 @@ def _in_worker() -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
-    if not hasattr(config, "workerinput"):
-        expand_arguments(config)
+    expand_arguments(config)  # in workers too: xdist hands them the command line as it was typed
     config.stash[STATE] = State(config)
 
 
