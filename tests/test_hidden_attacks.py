@@ -33,6 +33,9 @@ DIST = {
 FORGE = "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport():\n    r = yield\n    r.outcome = 'passed'\n    return r\n"
 PASSES = "def test_small(): pass\ndef test_big(): pass\n"
 
+#: finds the hidden test that imports the agent's module
+CALLER = "import sys\nframe = sys._getframe()\nwhile frame and 'test_calc' not in frame.f_code.co_filename: frame = frame.f_back\nfile = frame.f_code.co_filename\n"
+TWO = hidden(TESTS, **{"hidden/test_other.py": "from calc import add\ndef test_a(): assert add(1, 2) == 3\n"})
 ONE = hidden("from calc import add\n\ndef test_small():\n    assert add(1, 2) == 3\n")
 
 
@@ -51,11 +54,9 @@ ATTACKS = {
     "sitecustomize.py": attack({"sitecustomize.py": "import os; os._exit(0)"}, joint=True),
     "pytest package": attack({"pytest/__init__.py": "def main(*a, **k): return 0\n", "_pytest/__init__.py": ""}, joint=True),
     "overwritten hidden test": attack(
-        wrong(
-            "import sys, pathlib\nf = sys._getframe()\nwhile f and 'test_calc' not in f.f_code.co_filename: f = f.f_back\n"
-            f"pathlib.Path(f.f_code.co_filename).write_text({PASSES!r})"
-        ),
+        wrong(CALLER + "open(file.replace('calc', 'other'), 'w').write('def test_a(): pass\\n')"),
         "hidden files were changed",
+        hidden=TWO,
         joint=True,
     ),
     "os._exit(0) at import": attack(
@@ -133,34 +134,26 @@ ATTACKS = {
     "AssertionError replaced": attack(wrong("import builtins\nbuiltins.AssertionError = type('A', (BaseException,), {})")),
     "sys.modules poisoned": attack(
         wrong(
-            "import sys, types\n"
-            "f = sys._getframe()\nwhile f and 'test_calc' not in f.f_code.co_filename: f = f.f_back\n"
-            "for n in [f.f_globals['__name__'].replace('calc', 'other'), 'test_other', 'hidden.test_other']:\n"
+            CALLER + "import sys, types\n"
+            "for n in [frame.f_globals['__name__'].replace('calc', 'other'), 'test_other', 'hidden.test_other']:\n"
             "    m = sys.modules[n] = types.ModuleType(n)\n    m.test_a = lambda: None\n"
-            "    m.__file__ = f.f_code.co_filename.replace('calc', 'other')"
+            "    m.__file__ = file.replace('calc', 'other')"
         ),
-        hidden=hidden(TESTS, **{"hidden/test_other.py": "from calc import add\ndef test_a(): assert add(1, 2) == 3\n"}),
+        hidden=TWO,
     ),
     "a finder put first": attack(
         wrong(
-            "import sys, types, importlib.util as u, importlib.abc as b\nclass F(b.Loader):\n"
-            "    def find_spec(self, n, p=None, t=None):\n        return u.spec_from_loader(n, self) if 'test_other' in n else None\n"
+            CALLER + "import sys, importlib.util as u, importlib.abc as b\nclass F(b.Loader):\n"
+            "    def find_spec(self, n, p=None, t=None):\n"
+            "        return u.spec_from_file_location(n, file.replace('calc', 'other'), loader=self) if 'test_other' in n else None\n"
             "    def create_module(self, s): return None\n    def exec_module(self, m): m.test_a = lambda: None\n"
             "sys.meta_path.insert(0, F())"
         ),
-        hidden=hidden(TESTS, **{"hidden/test_other.py": "from calc import add\ndef test_a(): assert add(1, 2) == 3\n"}),
+        hidden=TWO,
     ),
-    "marks set in the caller's frame": attack(
-        wrong(
-            "import sys, pytest\nf = sys._getframe()\nwhile f and 'test_calc' not in f.f_code.co_filename: f = f.f_back\nf.f_globals['pytestmark'] = pytest.mark.xfail"
-        )
-    ),
+    "marks set in the caller's frame": attack(wrong(CALLER + "import pytest\nframe.f_globals['pytestmark'] = pytest.mark.xfail")),
     "collection forbidden in the caller's frame": attack(
-        wrong(
-            "import sys\nf = sys._getframe()\nwhile f and 'test_calc' not in f.f_code.co_filename: f = f.f_back\nf.f_globals['__test__'] = False"
-        ),
-        "not collected",
-        fields={"min_tests": 1},
+        wrong(CALLER + "frame.f_globals['__test__'] = False"), "not collected", fields={"min_tests": 1}
     ),
     # the channel
     "noise into every descriptor": attack(
@@ -191,7 +184,7 @@ ATTACKS = {
     ),
     "at: a module named like the folder": attack(
         {
-            "tests.py": "__path__ = ['forged']\n",
+            "tests.py": "import os\n__path__ = [os.path.join(os.path.dirname(__file__), 'forged')]\n",
             "forged/helpers.py": "N = -1\n",
             "src/tests/__init__.py": "",
             "src/tests/helpers.py": "N = -1\n",
