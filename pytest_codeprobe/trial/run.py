@@ -195,8 +195,11 @@ class TrialRun:
         self._keep_evidence()
         old = self.current_sandbox()
         self._attempts.next()
-        self._lay_out()
-        old.delete()
+        try:
+            self._lay_out()
+        finally:
+            if self._sandbox is not old:  # else there is no new one, and post_run still needs a workspace
+                self._store.warnings.extend(f"{self.trial.node_id}: could not be deleted: {path}" for path in old.delete())
 
     # ---- prepare
     def _once(self, stage: str, work: Callable[[], T]) -> T:
@@ -236,8 +239,8 @@ class TrialRun:
         self._phase = "prepare"
         began = time.monotonic()
         sandbox = self._make_sandbox(self.trial, self.context)
-        self._sandbox = sandbox
         sandbox.prepare()
+        self._sandbox = sandbox
         self._log = TrialLog(sandbox.logs / "trial.log")
         self._log.logger.info("attempt %d of %s in %s", self._attempts.number, self.trial.node_id, sandbox.driver)
         make_tools(sandbox.root / "setup")
