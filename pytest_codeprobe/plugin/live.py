@@ -19,7 +19,7 @@ from pytest_codeprobe.model.clock import SystemClock
 from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.plugin import collect
+from pytest_codeprobe.plugin import collect, timeouts
 from pytest_codeprobe.plugin.collect import TaskFile, TaskItem
 from pytest_codeprobe.plugin.interrupts import Interrupts
 from pytest_codeprobe.plugin.refusal import refused
@@ -35,6 +35,7 @@ from pytest_codeprobe.text import Redactor, secret_values
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.controller import Controller
+    from pytest_codeprobe.plugin.protocol import TrialProtocol
     from pytest_codeprobe.plugin.state import State
     from pytest_codeprobe.trial.run import TrialRun
 
@@ -53,6 +54,7 @@ class Live:
         self.warnings: list[str] = []
         self.identities = Identities()
         self.controller: Controller | None = None
+        self.protocol: TrialProtocol | None = None
         self._loaded: dict[Path, LoadedFile | CodeprobeError] = {}
 
     def register(self) -> None:
@@ -62,7 +64,9 @@ class Live:
         self.config.add_cleanup(self.close)
         manager = self.config.pluginmanager
         manager.register(collect, "codeprobe-collect")
-        manager.register(TrialProtocol(self), "codeprobe-protocol")
+        manager.register(timeouts, "codeprobe-timeouts")
+        self.protocol = TrialProtocol(self)
+        manager.register(self.protocol, "codeprobe-protocol")
         if not self.state.worker:
             from pytest_codeprobe.plugin.controller import Controller
             from pytest_codeprobe.plugin.terminal import Terminal
@@ -264,6 +268,13 @@ class Live:
             self.controller.pytest_collectreport(report)
         else:
             self.controller.pytest_runtest_logreport(report)
+
+
+    # ---- a worker that ends before it met a task
+    def late_sessionfinish(self, session: pytest.Session) -> None:
+        """pluggy does not call hooks of plugins that are registered during a call."""
+        assert self.protocol is not None
+        self.protocol.pytest_sessionfinish(session)
 
 
 def prepare_place_shared(path: Path) -> None:
