@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,6 +142,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """A Python test with our marker needs the rest too."""
     if item.get_closest_marker("codeprobe") is not None:
         item.config.stash[STATE].activate()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker that was refused before it met a task: its controller must hear of it, xdist would only say that nothing was collected."""
+    state = session.config.stash[STATE]
+    if state.worker and state.live is None and isinstance(sys.exc_info()[1], pytest.UsageError):
+        state.activate().late_sessionfinish(session)
 
 
 # ---- signs of tasks in an xdist controller, which collects nothing itself

@@ -19,7 +19,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.plugin.refusal import as_error, refused
+from pytest_codeprobe.plugin.refusal import as_error, refusal_line, refused
 from pytest_codeprobe.run.book import Final, RunBook, final_of
 from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
 from pytest_codeprobe.run.exit_code import Happened, exit_code
@@ -205,15 +205,10 @@ class Controller:
 
     def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         self._internal = True
-        self._remember(excinfo.value)
+        self._stop = self._stop or excinfo.value  # the first is the cause: xdist's controller stumbles over a worker's
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._remember(excinfo.value)
-
-    def _remember(self, error: BaseException) -> None:
-        self._stop = error
-        if self.state.output is not None:
-            self.state.output.stop = error
+        self._stop = self._stop or excinfo.value
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
@@ -221,13 +216,34 @@ class Controller:
         error = sys.exc_info()[1]
         if isinstance(error, pytest.UsageError):
             self._refused = as_error(error)
-        result = yield
+        try:
+            return (yield)
+        except pytest.exit.Exception as stop:
+            self._stop = self._stop or stop
+            stop.returncode = None  # pytest would put it in the place of the contract's code
+            raise
+        except Exception as fault:  # noqa: BLE001  # of any plugin; pytest would end with a bare traceback and exit 1
+            self._report_fault(session, fault)
+            return None
+        finally:
+            try:
+                self._end(session, int(exitstatus))
+            except Exception as fault:  # noqa: BLE001  # ours: still an envelope, and the code that it says
+                self._report_fault(session, fault)
+                session.exitstatus = 3
+                if self.state.output is not None:
+                    self.state.output.envelope(refusal_line(fault))
+
+    def _report_fault(self, session: pytest.Session, fault: Exception) -> None:
+        """As pytest reports what is raised while tests run: the traceback, and exit 3."""
+        session.config.notify_exception(pytest.ExceptionInfo.from_exception(fault), session.config.option)
+
+    def _end(self, session: pytest.Session, exitstatus: int) -> None:
         self.close()
-        code = self.exit_code(int(exitstatus))
+        code = self.exit_code(exitstatus)
         if code is not None:
             session.exitstatus = code
         self._write(int(session.exitstatus))
-        return result
 
     # ---- the end
     def close(self) -> None:
@@ -304,8 +320,8 @@ class Controller:
         if self._refused is not None:
             found.append(entry(self._refused))
         elif code == 3:
-            what = f"{type(self._stop).__name__}: {self._stop}" if self._stop is not None else "pytest ended with an internal error"
-            found.append(entry(CodeprobeError("INTERNAL_ERROR", what)))
+            known = self._stop is not None and as_error(self._stop)
+            found.append(entry(known or CodeprobeError("INTERNAL_ERROR", "pytest ended with exit code 3")))
         elif code == 2 and not (self.module_errors and not self._went_on() and not self.live.interrupts.count):
             run_dir = self.live.shown_run_dir()
             found.append(entry(CodeprobeError("INTERRUPTED", str(self._stop or "") or "interrupted", detail={"run_dir": run_dir})))

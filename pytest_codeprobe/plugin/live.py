@@ -269,7 +269,6 @@ class Live:
         else:
             self.controller.pytest_runtest_logreport(report)
 
-
     # ---- a worker that ends before it met a task
     def late_sessionfinish(self, session: pytest.Session) -> None:
         """pluggy does not call hooks of plugins that are registered during a call."""

@@ -9,6 +9,8 @@ from pytest_codeprobe.model.clock import SystemClock, stamp
 from pytest_codeprobe.run.envelope import refusal
 from pytest_codeprobe.text import json_line, one_line
 
+_TRACEBACK = "Traceback (most recent call last)"
+
 
 def refused(error: CodeprobeError) -> pytest.UsageError:
     """The error as pytest takes it: printed as `ERROR: …`, exit 4, no traceback. Raise it `from` the error itself."""
@@ -29,10 +31,16 @@ def as_error(error: BaseException) -> CodeprobeError:
         return CodeprobeError("INTERRUPTED", text if str(error) else "interrupted")
     if isinstance(error, SystemExit):
         return CodeprobeError("USAGE_ERROR", f"pytest exited with {error.code}")
+    if _TRACEBACK in str(error):  # a worker's: xdist's controller raises its text by `assert False, text`
+        lines = [line for line in str(error).splitlines() if line.strip() not in ("", "assert False")]
+        return CodeprobeError("INTERNAL_ERROR", one_line(lines[-1], 1000))
     return CodeprobeError("INTERNAL_ERROR", f"{type(error).__name__}: {text}")
 
 
 def refusal_line(error: BaseException) -> str:
     """The envelope of a run that ended before its session."""
     reason = as_error(error)
-    return json_line(refusal(reason, error_codes()[reason.code].exit_code, stamp(SystemClock().now())))
+    code = error_codes()[reason.code].exit_code
+    if isinstance(error, pytest.exit.Exception) and error.returncode is not None:
+        code = error.returncode  # no hook can change it any more
+    return json_line(refusal(reason, code, stamp(SystemClock().now())))

@@ -7,9 +7,6 @@ import sys
 
 import pytest
 
-#: called with the error in flight when no envelope was written; set by whoever has imported what it takes to build one
-REFUSED = "codeprobe_error"
-
 
 class Output:
     """The real stdout. Written by os.write: no buffer that could be flushed late; a closed pipe ends the writing, not the run."""
@@ -18,7 +15,7 @@ class Output:
         namespace = config.known_args_namespace
         self.lines = bool(getattr(namespace, "codeprobe_json_lines", False))
         self.json = self.lines or bool(getattr(namespace, "codeprobe_json", False))
-        self.stop: BaseException | None = None  #: what pytest itself caught; raised in pytest_sessionstart it skips sessionfinish
+        self._stop: BaseException | None = None  #: what pytest itself caught; before pytest_sessionstart is over it skips sessionfinish
         self._fd: int | None = None
         self._envelope_written = False
         if self.json:
@@ -27,6 +24,15 @@ class Output:
             os.set_inheritable(self._fd, False)
             os.dup2(2, 1)  # for good: what a conftest prints at exit must not follow the envelope
             config.add_cleanup(self._last_resort)
+            config.pluginmanager.register(self, "codeprobe-stdout")
+
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Keep what pytest catches: at the cleanup it is no longer in flight. The first is the cause."""
+        self._stop = self._stop or excinfo.value
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """The same for Ctrl-C and pytest.exit()."""
+        self._stop = self._stop or excinfo.value
 
     def event(self, line: str) -> None:
         """One event, if events are wanted."""
@@ -51,7 +57,7 @@ class Output:
 
     def _last_resort(self) -> None:
         """A cleanup of the config: the run was refused before there was a session that could write the envelope."""
-        error = sys.exc_info()[1] or self.stop
+        error = sys.exc_info()[1] or self._stop
         if error is None or self._envelope_written:
             return
         from pytest_codeprobe.plugin.refusal import refusal_line
