@@ -23,7 +23,7 @@ from tests.hidden_cases import CALC, TESTS, WRONG, Case, grade, hidden, prepare,
 
 SHAPES = {
     "flat": Case(joint=True),
-    "wrong": Case(agent={"calc.py": WRONG}, score=0, says="0 of 2 hidden tests passed; hidden/test_calc.py::test_small: failed: assert"),
+    "wrong": Case(agent={"calc.py": WRONG}, score=0, says="0 of 2 hidden tests passed\nhidden/test_calc.py::test_small: failed: assert"),
     "half": Case(agent={"calc.py": "def add(a, b):\n    return 3\n"}, score=0.5, says="test_big: failed"),
     "package": Case(
         template={"calc/__init__.py": ""},

@@ -52,8 +52,8 @@ def judge(run: Run, case: Case) -> Score:
     total = max(len(counted) + extra, case.min_tests)
     headline = f"{passed} of {len(counted)} hidden tests passed"
     reasons = [*tampered, *problems]
-    more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-    explanation = "; ".join([headline, *(one_line(r, 400) for r in reasons[:_SHOWN])]) + more
+    more = f"\nand {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+    explanation = "\n".join([headline, *(one_line(r, 400) for r in reasons[:_SHOWN])]) + more
     return Score(0.0 if tampered else passed / total, explanation, _evidence(run, case, tests))
 
 
