@@ -334,7 +334,11 @@ class Keeper:
             return False
         *lines, self.received = (self.received + data).split(b"\n")
         for line in lines:
-            self.end("stopped", float(json.loads(line)["stop"]))
+            command = json.loads(line)
+            if "stop" in command:
+                self.end("stopped", float(command["stop"]))
+            else:
+                self.look()
         return bool(data)
 
     def abandon(self) -> None:

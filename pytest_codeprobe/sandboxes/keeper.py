@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_codeprobe.model.sandbox import ProcessExit, ProcessLimits, Role
+from pytest_codeprobe.sandboxes.flags import FlagWatch
 
 SPAWNER = Path(__file__).resolve().parent.parent / "children" / "spawner.py"
 
@@ -123,7 +124,7 @@ class Spawner:
         """None if the spawner or the keeper was lost on the way."""
         ours, theirs = socket.socketpair()
         ours.settimeout(_START_TIMEOUT)
-        process = KeptProcess(self, ours)
+        process = KeptProcess(self, ours, request["stop_dir"])
         try:
             with theirs, self._lock:
                 link = self._connect()
@@ -242,8 +243,9 @@ class Spawner:
 class KeptProcess:
     """A command and everything it starts. Ending it is never forgotten: dropping the last reference ends the tree too."""
 
-    def __init__(self, spawner: Spawner, channel: socket.socket) -> None:
+    def __init__(self, spawner: Spawner, channel: socket.socket, stop_dir: str) -> None:
         self._spawner, self._channel = spawner, channel
+        self._flags = FlagWatch(stop_dir)
         self._reading, self._writing = threading.Lock(), threading.Lock()
         self._buffer = b""
         self._exit: ProcessExit | None = None
@@ -264,9 +266,14 @@ class KeptProcess:
             return None
         try:
             while self._exit is None:
-                message = self._receive(end)
+                # the spawner tells the keeper of new flags; should it be killed or stopped, we do
+                if self._flags.news():
+                    self._tell({"look": True})
+                message = self._receive(self._flags.before(end))
                 if message is None:
-                    return None
+                    if end is not None and time.monotonic() >= end:
+                        return None
+                    continue
                 event = message.pop("event")
                 if event == "exit":
                     self._status = message["status"]
@@ -281,9 +288,12 @@ class KeptProcess:
 
     def stop(self, grace: float) -> None:
         """TERM to the whole tree, KILL after `grace` seconds, at once if it is 0. Does not wait. The first cause of an end stands."""
+        self._tell({"stop": grace})
+
+    def _tell(self, message: Mapping[str, object]) -> None:
         with self._writing:
             try:
-                self._channel.sendall(json.dumps({"stop": grace}).encode() + b"\n")
+                self._channel.sendall(json.dumps(message).encode() + b"\n")
             except OSError:
                 return  # it has ended
 
