@@ -163,7 +163,17 @@ def run(suite: Suite, wheel: Path, count: Count) -> None:
     with tempfile.TemporaryDirectory(prefix="codeprobe-suite-") as scratch, use(suite.environment, wheel) as python:
         report = Path(scratch, "junit.xml")
         # -P: what this folder holds is not on the search path, so the tests meet the installed wheel.
-        argv = [str(python), "-P", "-m", "pytest", f"--junitxml={report}", f"--timeout={TEST_SECONDS}", *workers(), *suite.arguments]
+        argv = [
+            str(python),
+            "-P",
+            "-m",
+            "pytest",
+            f"--junitxml={report}",
+            f"--timeout={TEST_SECONDS}",
+            "--durations=10",
+            *workers(),
+            *suite.arguments,
+        ]
         done = subprocess.run(argv, cwd=ROOT, env=clean_environ(), stdin=subprocess.DEVNULL, check=False)
         count.add_report(suite.title, done.returncode, report)
 
