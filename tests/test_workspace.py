@@ -259,6 +259,15 @@ def test_the_templates_go_with_their_store(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_templates_can_be_dropped_while_a_lane_is_held(bench: Bench) -> None:
+    """As the garbage collector does it, at any place."""
+    store = TemplateStore(bench.folder / "other")
+    tree = store.get(SandboxConfig()).tree
+    with trees.LANE:
+        del store
+    assert not tree.parent.exists()
+
+
 def test_many_threads_lay_out_large_and_small(bench: Bench) -> None:
     large = bench.source("large", {b"d%d/f%d" % (i % 7, i): ("file", b"%d" % i, False) for i in range(trees.SMALL_FILES * 3)})
     small = bench.source("small", {b"one": ("file", b"1", False)})
@@ -594,6 +603,36 @@ def test_restore_follows_no_link_and_takes_away_what_was_not_there(bench: Bench)
         refusal(space.restore, [path])
 
 
+def dig(folder: Path, depth: int, name: str) -> None:
+    """Folders in folders, deeper than a path may be long, with a file in some of them."""
+    here = os.open(folder, os.O_RDONLY)
+    for level in range(depth):
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+        if level % 50 == 0:
+            os.close(os.open("f" * 20, os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+
+
+def test_a_tree_deeper_than_a_path_may_be_long(bench: Bench) -> None:
+    space, folder = bench.ready({b"a": ("file", b"1\n", False)})
+    dig(folder, 1500, "nn")  # also deeper than Python may call itself
+    (folder / "a").write_bytes(b"2\n")
+    found = listed(space)
+    assert found["a"] == "modified"
+    assert 15 < len(found) < 30
+    assert b"+2\n" in patch_of(space, folder)
+    assert space.keep(bench.folder / "kept", ()) == "partial"
+    assert (bench.folder / "kept" / "a").read_bytes() == b"2\n"
+    assert space.keep(bench.folder / "less", ["f*"]) == "partial"
+    space.restore(list(found))
+    assert listed(space) == {}
+    for left in (folder, bench.folder / "kept", bench.folder / "less"):
+        assert trees.remove_tree(left) == []
+
+
 def test_delete_follows_no_link_and_tells_what_is_left(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -604,13 +643,7 @@ def test_delete_follows_no_link_and_tells_what_is_left(tmp_path: Path) -> None:
     (top / "link").symlink_to(outside)
     deep = top / "deep"
     deep.mkdir()
-    here = os.open(deep, os.O_RDONLY)
-    for _ in range(60):  # deeper than a path may be long
-        os.mkdir("n" * 100, dir_fd=here)
-        below = os.open("n" * 100, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
+    dig(deep, 60, "n" * 100)
     assert trees.remove_tree(top) == []
     assert not top.exists()
     assert (outside / "f").exists()

@@ -4,7 +4,7 @@ Nothing here trusts what an agent controls: times can be set, but not ctime and 
 opened; `.git` folders are not looked into. Memory stays flat however many files there are.
 """
 
-# ruff: noqa: PTH101, PTH103, PTH108, PTH115, PTH120, PTH123
+# ruff: noqa: PTH101, PTH108, PTH115, PTH120, PTH123
 # (hot loops over names that need not be text: plain calls, no Path objects)
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.sandboxes.trees import (
@@ -32,6 +31,7 @@ from pytest_codeprobe.sandboxes.trees import (
     copy_paths,
     failed,
     is_folder,
+    make_folders,
     open_regular,
 )
 
@@ -51,8 +51,7 @@ TEMPLATE, PRIVATE, NOWHERE = 0, 1, 2
 _KINDS = {stat.S_IFLNK: "symlink", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A path that is no folder, as lstat saw it. `path`: relative, bytes as the file system has them."""
 
     path: bytes
@@ -80,7 +79,12 @@ def scan(top: bytes) -> Iterator[Entry]:
     while stack:
         for path, entry in stack[-1]:
             if not entry.is_dir(follow_symlinks=False):
-                info = entry.stat(follow_symlinks=False)
+                try:
+                    info = entry.stat(follow_symlinks=False)
+                except OSError as error:
+                    if error.errno != errno.ENAMETOOLONG:
+                        raise
+                    continue  # deeper than any program can name it
                 yield Entry(path, info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino, info.st_ctime_ns)
             elif entry.name != b".git":
                 stack.append(iter(_level(top, path)))
@@ -170,8 +174,7 @@ def _whole(block: bytes) -> int:
     return at
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """One path before and after; None where it is not there."""
 
     before: Entry | None
@@ -235,7 +238,7 @@ class Baseline:
 
     def _copy_one(self, entry: Entry) -> None:
         target = self._private + b"/" + entry.path
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        make_folders(os.path.dirname(target))
         copy_any(self._workspace + b"/" + entry.path, target, entry)
 
     def _copy_pending(self) -> None:

@@ -10,6 +10,7 @@ sizes and times, so that the agent's first `git status` reads no content.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import stat
 import struct
@@ -83,7 +84,7 @@ class _Pack:
         counts = [0] * 256
         for name in names:
             counts[name[0]] += 1
-        fanout = [sum(counts[: first + 1]) for first in range(256)]
+        fanout = itertools.accumulate(counts)
         offsets = [self._entries[name][1] for name in names]
         far = [offset for offset in offsets if offset >= 1 << 31]
         numbers = iter(range(len(far)))

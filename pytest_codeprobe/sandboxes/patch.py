@@ -4,7 +4,7 @@ A few small text files are compared here. For all else git never sees the agent'
 files are copied to two private folders and compared there.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH103, PTH120
+# ruff: noqa: PTH101, PTH102, PTH120
 # (hot loops over names that need not be text: plain calls, no Path objects)
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.sandboxes.changes import MAX_COMPARED, Baseline, Difference, Entry, copy_any, large_note
 from pytest_codeprobe.sandboxes.textpatch import small_patch
-from pytest_codeprobe.sandboxes.trees import LANE, failed, remove_tree
+from pytest_codeprobe.sandboxes.trees import LANE, failed, make_folders, remove_tree
 
 MAX_PATCH_BYTES = 200_000_000  #: of all files in one patch, before and after together
 _TIMEOUT = 600.0  # seconds for git
@@ -93,7 +93,7 @@ class _Pair:
         self.renamed = self.renamed or safe != entry.path
         target = self._folder + side + safe
         try:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            make_folders(os.path.dirname(target))
             copy_any(source, target, entry)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -173,17 +173,20 @@ def _git_diff(folder: str, pair: _Pair) -> Iterator[bytes]:
     argv = [find_git(), "-c", "core.attributesFile=/dev/null", "diff", "--no-index", "--binary", "--no-renames", "--no-ext-diff"]
     argv += ["--no-textconv", "--no-color", "--no-prefix", "a", "b"]
     with tempfile.TemporaryFile(dir=folder) as out:
-        done = subprocess.run(
-            argv,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            timeout=_TIMEOUT,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                argv,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                timeout=_TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(errno.ETIMEDOUT, f"git diff took longer than {_TIMEOUT:.0f} s") from error
         if done.returncode not in (0, 1):
             complaint = done.stderr.decode("utf-8", "replace").strip()[:500]
             raise OSError(errno.ENOSPC if "No space left" in complaint else errno.EIO, f"git diff: {complaint}")

@@ -4,7 +4,7 @@ Python loops over a tree from many threads hold each other up, so they take one 
 at a time as there are processors.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH103, PTH108, PTH115, PTH118, PTH211
+# ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH114, PTH115, PTH120, PTH211
 # (hot loops over names that need not be text: plain calls, no Path objects)
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from typing import AnyStr, Literal
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.sandboxes.patterns import Patterns
 
-SMALL_FILES = 64  #: a tree up to this size is copied in Python: below the cost of a process
+SMALL_FILES = 64  #: files and folders; a tree up to this size is copied in Python: below the cost of a process
 SMALL_BYTES = 4 << 20
 _TOOL_TIMEOUT = 1800.0  # seconds for one cp or rm; only a dead disk takes as long
 _CHUNK = 1 << 24
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SHOWN = 20  # paths that could not be removed
 
 #: one Python loop over a tree at a time
 LANE = threading.Lock()
@@ -60,7 +60,7 @@ def is_folder(path: str | bytes | os.PathLike[str]) -> bool:
 
 def open_regular(path: str | bytes) -> int:
     """A descriptor to read a regular file; OSError EINVAL for what is none. Never waits for a FIFO, never follows a link."""
-    fd = os.open(path, _READ_FLAGS)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", path)
@@ -77,6 +77,10 @@ def copy_file(source: str | bytes, target: str | bytes) -> None:
         try:
             if info.st_size:
                 _transfer(reader, writer)
+        except OSError as error:
+            error.filename = error.filename or os.fsdecode(target)
+            raise
+        else:
             os.fchmod(writer, mode)
             os.utime(writer, ns=(info.st_atime_ns, info.st_mtime_ns))
         finally:
@@ -148,18 +152,21 @@ def _environment() -> dict[str, str]:
 
 def _tool(argv: Sequence[str], *, stdin: bytes = b"", cwd: str | None = None) -> None:
     """Run a tool of the system on a tree. OSError with its complaint, ENOSPC recognised."""
-    with _TOOLS:
-        done = subprocess.run(
-            [os.fsencode(part) for part in argv],
-            input=stdin,
-            cwd=cwd,
-            env=_environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is ours to act on
-            timeout=_TOOL_TIMEOUT,
-            check=False,
-        )
+    try:
+        with _TOOLS:
+            done = subprocess.run(
+                [os.fsencode(part) for part in argv],
+                input=stdin,
+                cwd=cwd,
+                env=_environment(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # a Ctrl-C is ours to act on
+                timeout=_TOOL_TIMEOUT,
+                check=False,
+            )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(errno.ETIMEDOUT, f"{argv[0]} took longer than {_TOOL_TIMEOUT:.0f} s") from error
     if done.returncode:
         complaint = done.stderr.decode("utf-8", "backslashreplace").strip()
         number = next((n for n in (errno.ENOSPC, errno.EDQUOT) if os.strerror(n) in complaint), errno.EIO)
@@ -170,7 +177,33 @@ def copy_paths(source: str, target: str, paths: Sequence[bytes]) -> None:
     """The named paths below `source`, folders with all in them, to the same places below the existing folder `target`."""
     if not paths:
         return
+    if "--reflink=auto" not in _cp():  # another cp than GNU's knows no --parents either
+        _copy_each(os.fsencode(source), os.fsencode(target), paths)
+        return
     _tool(["xargs", "-0", *_cp(), "--parents", "-t", target, "--"], stdin=b"\0".join(paths) + b"\0", cwd=source)
+
+
+def _copy_each(source: bytes, target: bytes, paths: Sequence[bytes]) -> None:
+    for path in paths:
+        there = target + b"/" + path
+        make_folders(os.path.dirname(there))
+        if is_folder(source + b"/" + path):
+            os.mkdir(there)
+            copy_tree(os.fsdecode(source + b"/" + path), os.fsdecode(there), small=False)
+        elif os.path.islink(source + b"/" + path):
+            copy_link(source + b"/" + path, there)
+        else:
+            copy_file(source + b"/" + path, there)
+
+
+def make_folders(path: bytes) -> None:
+    """The folder and those above it that are missing. os.makedirs calls itself: a session's tree can be too deep for that."""
+    missing: list[bytes] = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        os.mkdir(folder)
 
 
 class _Selection:
@@ -180,17 +213,17 @@ class _Selection:
         self._top, self._ignore = top, ignore
         self.left_out: list[bytes] = []
         self._split: set[bytes] = set()  # folders that are not copied as a whole
-        self.files = self.bytes = 0
+        self.entries = self.bytes = 0
         for path, entry in _walk(top, self._skip):
+            self.entries += 1
             if not entry.is_dir(follow_symlinks=False):
-                self.files += 1
-                self.bytes += entry.stat(follow_symlinks=False).st_size
+                self.bytes += _size(entry)
                 if not (entry.is_file(follow_symlinks=False) or entry.is_symlink()):
                     self._leave_out(path)
 
     @property
     def small(self) -> bool:
-        return self.files <= SMALL_FILES and self.bytes <= SMALL_BYTES
+        return self.entries <= SMALL_FILES and self.bytes <= SMALL_BYTES
 
     def _skip(self, path: bytes, entry: os.DirEntry[bytes]) -> bool:
         if self._ignore and self._ignore.match(os.fsdecode(path), folder=entry.is_dir(follow_symlinks=False)):
@@ -217,7 +250,16 @@ class _Selection:
 
     def make_split_folders(self, target: bytes) -> None:
         for folder in sorted(self._split - {b""}):
-            os.makedirs(target + b"/" + folder, exist_ok=True)
+            make_folders(target + b"/" + folder)
+
+
+def _size(entry: os.DirEntry[bytes]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return SMALL_BYTES + 1  # left to cp, which will complain
 
 
 def _walk(top: bytes, skip: Callable[[bytes, os.DirEntry[bytes]], bool]) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
@@ -302,7 +344,7 @@ def remove_tree(path: Path) -> list[str]:
         for argv in (["rm", "-rf", "--", str(path)], ["chmod", "-R", "u+rwx", "--", str(path)], ["rm", "-rf", "--", str(path)]):
             try:
                 _tool(argv)
-            except (OSError, subprocess.TimeoutExpired):
+            except OSError:
                 continue  # what is left is looked up below
             if not os.path.lexists(path):
                 break
@@ -329,10 +371,16 @@ def _left(top: str) -> list[str]:
     if not os.path.lexists(top):
         return []
     left: list[str] = []
-    for folder, folders, files in os.walk(top):
-        left.extend(os.path.join(folder, name) for name in files)
-        if not files and not folders:
+    todo = [top]
+    while todo and len(left) < _SHOWN:
+        folder = todo.pop()
+        try:
+            with os.scandir(folder) as entries:
+                found = list(entries)
+        except OSError:
+            found = []
+        todo.extend(entry.path for entry in found if entry.is_dir(follow_symlinks=False))
+        left.extend(entry.path for entry in found if not entry.is_dir(follow_symlinks=False))
+        if not found:
             left.append(folder)
-        if len(left) >= 20:
-            break
-    return left[:20] or [top]
+    return left[:_SHOWN]

@@ -4,8 +4,10 @@
 # (names need not be text, links are looked at and not followed: plain calls where Path would do more)
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 import stat
 import threading
 import weakref
@@ -66,9 +68,9 @@ class Workspace(Protocol):
 class Template:
     """A workspace as its sources make it, with its baseline repository. Never written again."""
 
-    def __init__(self, tree: Path, records: Records, files: int, size: int) -> None:
+    def __init__(self, tree: Path, records: Records, entries: int, size: int) -> None:
         self.tree, self.records = tree, records
-        self.small = files <= SMALL_FILES and size <= SMALL_BYTES
+        self.small = entries <= SMALL_FILES and size <= SMALL_BYTES
 
 
 class TemplateStore:
@@ -78,6 +80,7 @@ class TemplateStore:
         self._parent = parent
         self._lock = threading.Lock()
         self._folder: Path | None = None
+        self._numbers = itertools.count(1)
         self._locks: dict[str, threading.Lock] = {}
         self._ready: dict[str, Template] = {}
 
@@ -98,7 +101,7 @@ class TemplateStore:
                 if self._folder is None:
                     self._folder = new_folder(self._parent)
                     weakref.finalize(self, _remove_own, self._folder, os.getpid())
-                tree = self._folder / f"template-{len(list(self._folder.iterdir()))}"
+                tree = self._folder / f"template-{next(self._numbers)}"
                 tree.mkdir()
         except OSError as error:
             raise failed("no folder could be made for templates in", error, self._parent) from error
@@ -120,7 +123,7 @@ class TemplateStore:
 
 def _remove_own(folder: Path, pid: int) -> None:
     if os.getpid() == pid:  # not in a fork of the process that made it
-        remove_tree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # no lane, no lock: the garbage collector may call while this thread holds one
 
 
 def _measured(tree: Path) -> Template:
@@ -129,11 +132,12 @@ def _measured(tree: Path) -> Template:
     for entry in scan(os.fsencode(tree)):
         records.append(entry, 0)
         size += entry.size
-    files = records.count
-    for folder, _, names in os.walk(tree / ".git"):
-        files += len(names)
-        size += sum((Path(folder) / name).lstat().st_size for name in names)
-    return Template(tree, records, files, size)
+    entries = 0
+    for folder, folders, names in os.walk(tree):
+        entries += len(folders) + len(names)
+        if ".git" in folder:
+            size += sum((Path(folder) / name).lstat().st_size for name in names)
+    return Template(tree, records, entries, size)
 
 
 def _lay(source: TemplateSource, tree: Path) -> None:
