@@ -17,6 +17,9 @@ from typing import Any
 
 import yaml
 
+from pytest_codeprobe.errors import error_codes
+from tests.schemas import check
+
 #: how a run is spread; later modes (jobs) are added here, and every parity test gets them
 MODES: Mapping[str, tuple[str, ...]] = {"plain": (), "xdist": ("-n", "2")}
 #: what differs between two runs of the same trials, and nothing else does
@@ -175,6 +178,9 @@ class Run:
     def assert_consistent(self) -> Run:
         """What holds of every run that has a plan: one final record for each trial, counts that add up, numbered events."""
         events, envelope, plan = self.events, self.envelope, self.plan
+        check("envelope", envelope)
+        for event in events:
+            check("event", event)
         assert [e["seq"] for e in events] == list(range(len(events)))
         finished = [e["node_id"] for e in events if e["event"] == "trial_finished"]
         assert sorted(finished) == sorted(t["node_id"] for t in plan)
@@ -191,8 +197,44 @@ class Run:
         for line in data["results"]:
             file = next((self.folder / "trials" / t["folder"] / "result.json" for t in plan if t["node_id"] == line["node_id"]))
             if file.exists():
-                assert json.loads(file.read_text())["status"] == line["status"], line
+                record = json.loads(file.read_text())
+                check("result", record)
+                assert record["status"] == line["status"], line
         return self
+
+
+    # ---- the JSON modes
+    def assert_pure(self, *, events: bool = True) -> dict[str, Any]:
+        """What holds of stdout in a JSON mode, however the run ended; the envelope."""
+        text = (self.project.scratch / "stdout").read_bytes().decode("utf-8", "strict")
+        assert text.endswith("\n"), text[-200:]
+        lines = text[:-1].split("\n")
+        *early, envelope = [json.loads(line, parse_constant=_no_constant) for line in lines]
+        check("envelope", envelope)
+        assert envelope["exit_code"] == self.code, (envelope["exit_code"], self.code, self.stderr[-2000:])
+        data = envelope["data"]
+        names = ("passed", "failed", "error", "skipped", "not_run", "missed", "xfailed")
+        assert data["tasks_total"] == sum(data[f"tasks_{n}"] for n in names) == len(data["results"])
+        for error in envelope["errors"]:
+            row = error_codes()[error["code"]]
+            assert (error["kind"], error["retryable"], error["terminal"]) == (row.kind, row.retryable, row.terminal)
+        for number, event in enumerate(early):
+            check("event", event)
+            assert (event["seq"], event["run_id"]) == (number, data["run_id"])
+        if not events:
+            assert not early
+        if data["run_dir"] is not None:
+            folder = Path(self.project.path, data["run_dir"])
+            assert (folder / "envelope.json").read_text() == lines[-1] + "\n"
+            if events:
+                assert (folder / "events.ndjson").read_text().splitlines() == lines[:-1]
+        else:
+            assert not early
+        return dict(envelope)
+
+
+def _no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
 
 
 def survivors(mark: str) -> list[str]:
@@ -243,17 +285,18 @@ class Project:
         return self.write(file or f"tasks/{task_id}.yaml", yaml.safe_dump(content, sort_keys=False))
 
     def start(self, *args: str, mode: str = "plain", env: Mapping[str, str] | None = None, program: tuple[str, ...] = ("-m", "pytest"),
-              junit: bool = True) -> Run:  # fmt: skip
-        """Start pytest; see Run.wait(). Its processes carry the project's mark."""
+              junit: bool = True, prefix: tuple[str, ...] = (), pass_fds: tuple[int, ...] = ()) -> Run:  # fmt: skip
+        """Start pytest; see Run.wait(). Its processes carry the project's mark. `prefix`: a command line that becomes pytest's."""
         self.runs += 1
         junit_file = self.scratch / f"junit-{self.runs}.xml"
-        argv = [sys.executable, *program, *MODES[mode], *([f"--junitxml={junit_file}"] if junit else []), *args]
+        argv = [*prefix, sys.executable, *program, *MODES[mode], *([f"--junitxml={junit_file}"] if junit else []), *args]
         run_dir = next((Path(self.path, a.partition("=")[2]) for a in args if a.startswith("--codeprobe-run-dir=")), None)
         environment = clean_environment(**{_MARK: self.mark_text}, **self.environment, **(env or {}))
         with (self.scratch / "stdout").open("wb") as out, (self.scratch / "stderr").open("wb") as err:
             process = subprocess.Popen(
-                argv, cwd=self.path, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
-            )
+                argv, cwd=self.path, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+                pass_fds=pass_fds,
+            )  # fmt: skip
         return Run(project=self, args=args, process=process, run_dir=run_dir, junit_file=junit_file)
 
     def run(self, *args: str, mode: str = "plain", seconds: float = 90.0, env: Mapping[str, str] | None = None, junit: bool = True) -> Run:

@@ -158,9 +158,8 @@ class Controller:
             return
         if str(report.outcome) == "rerun":
             self.book.drain(record.worker)
-            self.book.event("trial_retried", node_id=record.node_id, attempt=len(record.attempts) + 1, cause="rerun", worker=record.worker)
-        elif record.status == "passed" and report.failed:  # a strict xfail that passes: pytest's outcome decides
-            self.book.finish(record.model_copy(update={"status": "failed", "reason": "passes, but is expected to fail (strict xfail)"}))
+            again = {"attempt": len(record.attempts) + 1, "cause": "rerun", "reason": record.reason, "worker": record.worker}
+            self.book.event("trial_retried", node_id=record.node_id, **again)
         else:
             self.book.finish(record, expected=hasattr(report, "wasxfail") and record.status == "failed")
 
