@@ -12,7 +12,7 @@ import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.plugin.failure import failure_text, harness_text
+from pytest_codeprobe.plugin.failure import failure_text, told
 from pytest_codeprobe.tasks.load import LoadedTask
 
 if TYPE_CHECKING:
@@ -96,9 +96,8 @@ class TaskItem(pytest.Function):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kw: Any) -> Any:
         """No Python traceback for what is not Python's fault."""
         if self.record is not None and isinstance(excinfo.value, Unmet):
-            return failure_text(self.record, self.live.shown_run_dir())
-        if self.record is not None and isinstance(excinfo.value, CodeprobeError):
-            return harness_text(self.record, self.live.shown_run_dir())
+            text = failure_text(self.record, self.live.shown_run_dir())
+            return told(self.record, excinfo, text, self.path, self.trial.line)
         return super().repr_failure(excinfo, *args, **kw)
 
 

@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
 
 from pytest_codeprobe.model.result import CriterionResult, TrialResult
 from pytest_codeprobe.text import one_line, plain, shorten
 
 _MAX_FILES = 20
+
+
+class _Told(Exception):
+    """Its message is all that is shown."""
+
+
+def told(record: TrialResult, excinfo: pytest.ExceptionInfo[BaseException], text: str, path: Path, line: int) -> object:
+    """The text as pytest's representation of a failure: no traceback, and a head line of its own.
+
+    pytest takes the head line for the short summary, `--tb=line` and JUnit's message. A plain string would put the whole text there.
+    """
+    carrier = _Told(text).with_traceback(excinfo.value.__traceback__)
+    shown = pytest.ExceptionInfo.from_exception(carrier).getrepr(style="value", tbfilter=False, chain=False)
+    if shown.reprcrash is not None:
+        shown.reprcrash.path, shown.reprcrash.lineno, shown.reprcrash.message = str(path), line, head_line(record)
+    return shown
+
+
+def head_line(record: TrialResult) -> str:
+    """One line on why a trial is not passed: what was missed, or the code with its reason."""
+    reason = one_line(plain(record.reason or ""), 300)
+    if record.status == "error":
+        return f"{record.code}: {reason}" if reason else str(record.code)
+    limit = record.limit_hit
+    if limit is not None and f"limit {limit.name}" not in reason:
+        reason += f"{'; ' if reason else ''}limit {limit.name} = {limit.value:g} was hit"
+    return reason or "verdict fail"
 
 
 def failure_text(record: TrialResult, run_dir: str | None) -> str:

@@ -216,11 +216,14 @@ class Live:
 
     def publish_plan(self, trials: Iterable[Trial]) -> bool:
         """plan.json, unless another process was first; False if it holds no trial that may start."""
-        listed = [planned(t, starts=t.skip is None and self.chosen(t)) for t in trials]
+        given = list(trials)
+        listed = [planned(t, starts=t.skip is None and self.chosen(t)) for t in given]
         if not any(t.starts for t in listed):
             return False
         if self.state.default_place:
             prepare_place_shared(self.state.run_dir)
+        notes = dict.fromkeys(n for t, line in zip(given, listed, strict=True) if line.starts for n in t.notes)
+        self.warnings.extend(n for n in notes if n not in self.warnings)  # once for a run, however many tasks it holds for
         self.folder.publish_plan(make_plan(self.state.run_id, __version__, str(self.config.rootpath), self.state.options, listed))
         return True
 

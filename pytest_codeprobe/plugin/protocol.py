@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
+from pytest_codeprobe.plugin.failure import harness_text, told
 from pytest_codeprobe.plugin.marked import MARKED, Marked, mark_tests
 from pytest_codeprobe.plugin.timeouts import deadline
 from pytest_codeprobe.text import one_line
@@ -144,9 +146,17 @@ class TrialProtocol:
         if run is not None and record is not None:
             if call.when == "setup" and call.excinfo is not None and record.status in VERDICTS:
                 record = _note(item, _close(run, call.excinfo.value))  # a wrapper outside ours raised
+            if call.when == "call" and report.failed and record.status == "passed":
+                record = _note(item, run.finish(outcome="failed", reason=_why_pytest_failed(call)))
             if record.status == "error" and call.when == "setup" and hasattr(report, "wasxfail"):
                 del report.wasxfail  # trouble of the harness stays an error under a user's own xfail mark
                 report.outcome = "failed"
+            if record.status == "error" and call.excinfo is not None and isinstance(call.excinfo.value, CodeprobeError):
+                text = harness_text(record, self.live.shown_run_dir())
+                path, line, _ = item.reportinfo()
+                report.longrepr = told(record, call.excinfo, text, Path(path), (line or 0) + 1)  # type: ignore[assignment]  # a TerminalRepr
+            if _is_final(record) and item.config.pluginmanager.has_plugin("rerunfailures"):
+                item.add_marker(pytest.mark.flaky(condition=False), append=False)  # read after each try
             if call.when == _phase_of(item, record):
                 report.codeprobe = result_text(record)  # type: ignore[attr-defined]  # travels to the controller
         if call.when == "teardown" and self.state.worker and self.live.warnings:
@@ -238,6 +248,18 @@ def _close(run: TrialRun, error: BaseException) -> TrialResult:
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
         return run.finish(Stopped("interrupted"))
     return run.finish(error)
+
+
+def _why_pytest_failed(call: pytest.CallInfo[None]) -> str:
+    """Of a trial whose verdict is pass."""
+    if call.excinfo is None:
+        return "passes, but is expected to fail (strict xfail)"
+    return one_line(call.excinfo.exconly(), 500)
+
+
+def _is_final(record: TrialResult) -> bool:
+    """Whether a rerun could only repeat what a limit, a budget or a refused login decided."""
+    return record.limit_hit is not None or record.code in ("AUTH_FAILED", "BUDGET_EXCEEDED")
 
 
 def _phase_of(item: pytest.Item, record: TrialResult) -> Literal["setup", "call"]:

@@ -83,7 +83,7 @@ class Terminal:
         if controller.book.plan:
             yield from self._trials(finals)
         if left := controller.left_out["left_out"]:
-            yield f"{prefix}not collected, since a task refers to it: {_some(left)}"
+            yield f"{prefix}{len(left)} path{'s' * (len(left) != 1)} not collected, since a task refers to it: {_some(left)}"
         if others := controller.left_out["not_tasks"]:
             yield f"{prefix}no task files: {_some(others)}"
         if controller.book.plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.agent import Agent, SessionRequest
@@ -120,7 +120,7 @@ class Attempts:
         self.done.append(
             Attempt(
                 number=self.number,
-                cause="retry" if self.number != self._first else "rerun" if self._first > 1 else "first",
+                cause=self._cause(),
                 code=outcome.end.code if outcome is not None else None,
                 reason=outcome.end.reason if outcome is not None else None,
                 started_at=outcome.started_at if outcome is not None else now,
@@ -130,6 +130,27 @@ class Attempts:
                 usage=usage,
             )
         )
+
+    def note_unborn(self, code: str | None, reason: str | None) -> None:
+        """The running attempt is over without a session: it left evidence, which a rerun must not overwrite."""
+        if any(a.number == self.number for a in self.done):
+            return
+        self.done.append(
+            Attempt(
+                number=self.number,
+                cause=self._cause(),
+                code=code,
+                reason=reason,
+                started_at=stamp(self._context.clock.now()),
+                duration_seconds=0.0,
+                usage=no_usage(),
+            )
+        )
+
+    def _cause(self) -> Literal["first", "retry", "rerun"]:
+        if self.number != self._first:
+            return "retry"
+        return "rerun" if self._first > 1 else "first"
 
     def is_worth_another(self, outcome: SessionOutcome) -> bool:
         """Once, after a provider fault or a crash before the first model reply; nothing else is tried again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
@@ -120,10 +121,13 @@ class TrialRun:
             return self.finish(error)
         return self.finish()
 
-    def finish(self, error: BaseException | None = None, *, outcome: Literal["passed", "failed"] | None = None) -> TrialResult:
+    def finish(
+        self, error: BaseException | None = None, *, outcome: Literal["passed", "failed"] | None = None, reason: str | None = None
+    ) -> TrialResult:
         """The one record, on disk before anybody else sees it. Idempotent, but an error that comes after the verdict beats it.
 
-        `outcome` is pytest's, for a marked test: it is the status then, and the grade stands in `verdict`.
+        `outcome` is pytest's, for a marked test or a strict xfail: it is the status then, and the grade stands in `verdict`;
+        `reason` says why the two differ.
         """
         if self.result is not None and (error is None or self.result.status not in ("passed", "failed")) and outcome is None:
             return self.result
@@ -135,6 +139,10 @@ class TrialRun:
             error = CodeprobeError("VERIFIER_FAILED", "no verdict: the fixture codeprobe_score was overridden and never asked for one")
         ours = any(error is raised for _, raised in self._stages.values())
         ending = classify(error, ours=ours, phase=self._phase if ours or first else "set-up")
+        if ending.status is None:
+            ending = replace(ending, reason=reason)
+        if first and self._sandbox is not None:
+            self._attempts.note_unborn(ending.code, ending.reason)
         self.result = build_record(self._facts(warnings), ending, outcome)
         if self._sandbox is not None or self.result.status == "error":
             self._store.write(self.result)
