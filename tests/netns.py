@@ -3,7 +3,10 @@
 The command gets a network namespace of its own: whatever it starts can talk to each other on 127.0.0.1 and to nobody else, so a test
 that runs a real agent CLI proves that it needs no outside host. Root makes the namespace directly, other users through a user namespace.
 
-    python tests/netns.py COMMAND ARGUMENT...
+    python tests/netns.py [--listen FD:PORT] COMMAND ARGUMENT...
+
+With `--listen`, a socket that listens on 127.0.0.1:PORT inside the namespace is sent through the unix socket FD before the command
+starts (see `receive_listener`): a server outside can then answer inside, while its starter keeps it in hand.
 
 Linux only. Name lookups fail, since no name server can be reached. Processes started in the namespace are ordinary children: ending
 them is the caller's business, and the namespace goes away with the last of them.
@@ -31,9 +34,21 @@ IFF_UP = 0x1
 IFREQ = struct.Struct("16sh22x")
 
 
-def netns_argv(argv: list[str]) -> list[str]:
-    """The command line that runs `argv` in a fresh loopback-only namespace, with this interpreter."""
-    return [sys.executable, str(Path(__file__).resolve()), *argv]
+def netns_argv(argv: list[str], *, listen: tuple[int, int] | None = None) -> list[str]:
+    """The command line that runs `argv` in a fresh loopback-only namespace, with this interpreter.
+
+    `listen`: the descriptor of a unix socket that the command line inherits, and the port to listen on.
+    """
+    option = [] if listen is None else ["--listen", f"{listen[0]}:{listen[1]}"]
+    return [sys.executable, str(Path(__file__).resolve()), *option, *argv]
+
+
+def receive_listener(channel: socket.socket) -> socket.socket:
+    """The listening socket that comes out of the namespace; raises ConnectionError if its process ended without sending one."""
+    _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+    if not descriptors:
+        raise ConnectionError("no socket came out of the namespace")
+    return socket.socket(fileno=descriptors[0])
 
 
 @cache
@@ -95,13 +110,25 @@ def _bring_up_loopback() -> None:
         fcntl.ioctl(control, SIOCSIFFLAGS, IFREQ.pack(b"lo", flags | IFF_UP))
 
 
+def _send_listener(option: str) -> None:
+    channel, _, port = option.partition(":")
+    with socket.socket(fileno=int(channel)) as sender, socket.socket() as listener:
+        listener.bind(("127.0.0.1", int(port)))
+        listener.listen(256)
+        socket.send_fds(sender, [b"x"], [listener.fileno()])
+
+
 def main(argv: list[str]) -> int:
     """Enter the namespace and become the command; 125 when the namespace or 127 when the command can't be had."""
+    listen = argv[1] if len(argv) > 1 and argv[0] == "--listen" else None
+    argv = argv if listen is None else argv[2:]
     if not argv:
-        sys.stderr.write("usage: netns.py COMMAND ARGUMENT...\n")
+        sys.stderr.write("usage: netns.py [--listen FD:PORT] COMMAND ARGUMENT...\n")
         return 2
     try:
         enter_loopback_namespace()
+        if listen is not None:
+            _send_listener(listen)
     except OSError as error:
         sys.stderr.write(f"no network namespace: {error}\n")
         return 125

@@ -50,7 +50,7 @@ class ModelServer:
         self.started = time.monotonic()
         self.closing = threading.Event()
         self._http = _Http(self, port)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), name="model server", daemon=True)
+        self._fronts: list[tuple[_Http, threading.Thread]] = []
 
     @property
     def port(self) -> int:
@@ -65,8 +65,17 @@ class ModelServer:
     def __enter__(self) -> Self:
         if not self.scenario.refuses:
             self._http.server_activate()
-            self._thread.start()
+            self._serve(self._http)
         return self
+
+    def join(self, listener: socket.socket) -> None:
+        """Answer on a further listening socket too, one of another network namespace for instance; it is closed with the server."""
+        self._serve(_Http(self, listener=listener))
+
+    def _serve(self, http: _Http) -> None:
+        thread = threading.Thread(target=http.serve_forever, args=(0.05,), name="model server", daemon=True)
+        self._fronts.append((http, thread))
+        thread.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
@@ -74,23 +83,29 @@ class ModelServer:
     def close(self) -> None:
         """Stop listening and break off what is still being sent; returns when all threads were told."""
         self.closing.set()
-        if self._thread.is_alive():
-            self._http.shutdown()
-            self._thread.join()
+        for http, thread in self._fronts:
+            http.shutdown()
+            thread.join()
+            http.server_close()
+            http.drop_connections()
+        self._fronts.clear()
         self._http.server_close()
-        self._http.drop_connections()
 
 
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, owner: ModelServer, port: int) -> None:
+    def __init__(self, owner: ModelServer, port: int = 0, listener: socket.socket | None = None) -> None:
         self.owner = owner
         self._open: set[socket.socket] = set()
         self._open_lock = threading.Lock()
         super().__init__(("127.0.0.1", port), _Handler, bind_and_activate=False)
-        self.server_bind()
+        if listener is None:
+            self.server_bind()
+        else:
+            self.socket.close()
+            self.socket = listener
 
     def server_bind(self) -> None:
         # HTTPServer.server_bind would ask a name server for the host's name, which can't be reached in a namespace without network.
