@@ -1,0 +1,92 @@
+"""What a run has alive and on disk: of its trials, and of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tests.front_door import Project, Run, survivors
+
+T = TypeVar("T")
+
+
+def children_of(pid: int) -> list[int]:
+    """Live children of a process."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def workers_of(run: Run) -> list[int]:
+    """Process ids of a run's xdist workers."""
+    return [pid for pid in children_of(run.process.pid) if not _is_spawner(pid)]
+
+
+def spawners_of(pid: int) -> list[int]:
+    """Spawners and keepers that watch a process, dead or alive."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _is_spawner(int(entry.name)) and pid in _watched(int(entry.name)):
+            found.append(int(entry.name))
+    return found
+
+
+def _command(pid: int) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return []
+
+
+def _is_spawner(pid: int) -> bool:
+    return any(part.endswith(b"/children/spawner.py") for part in _command(pid))
+
+
+def _watched(pid: int) -> list[int]:
+    for part in _command(pid):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return list(json.loads(part)["watch"])
+    return []
+
+
+def trial_processes(project: Project) -> list[str]:
+    """Command lines of live processes of this project's trials: by its mark, or by a place of its own in environment or folder."""
+    lines = {*survivors(project.mark_text), *survivors(str(project.scratch / "tmp" / "codeprobe-"))}
+    return sorted(line for line in lines if not _is_harness(int(line.partition(":")[0])))
+
+
+def _is_harness(pid: int) -> bool:
+    """pytest, a worker of it, a spawner or a keeper."""
+    command = _command(pid)
+    return _is_spawner(pid) or b"pytest" in command or any(part.startswith(b"import sys;exec(eval(sys.stdin") for part in command)
+
+
+def harness_processes(run: Run) -> list[str]:
+    """pytest, its workers, and the spawners and keepers that watch it."""
+    ours = [line for line in survivors(run.project.mark_text) if _is_harness(int(line.partition(":")[0]))]
+    return [*ours, *(f"{pid}: spawner or keeper" for pid in spawners_of(run.process.pid))]
+
+
+def private_folders(project: Project) -> list[str]:
+    """Private folders of trials and templates that are on disk."""
+    return sorted(name for name in os.listdir(project.environment["TMPDIR"]) if name.startswith("codeprobe-"))
+
+
+def until(look: Callable[[], T], fine: Callable[[T], bool], seconds: float) -> T:
+    """Look until it is fine or the time is over; what was seen last."""
+    end = time.monotonic() + seconds
+    while not fine(seen := look()) and time.monotonic() < end:
+        time.sleep(0.03)
+    return seen
+
+
+def none_within(look: Callable[[], list[str]], seconds: float) -> None:
+    """Fails if something is there until the time is over."""
+    left = until(look, lambda seen: not seen, seconds)
+    assert not left, f"{look} after {seconds:g} s: {left}"

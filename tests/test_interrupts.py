@@ -1,0 +1,216 @@
+"""Ctrl-C and its kin, in every stage: exit 2, an envelope, finished trials kept, the running one with its evidence, nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.front_door import Project, Run, scripted
+from tests.process_watch import harness_processes, none_within, private_folders, trial_processes
+from tests.stages import STAGES, held_task, holding, quick_task
+
+pytestmark = pytest.mark.joint
+
+WITHIN = 6.0  #: seconds from the signal until nothing of a trial is alive or on disk
+
+
+def fill(project: Project, stage: str, **fields: str) -> None:
+    """One task that is done before the signal, one for each of two workers that is held in the stage, two that never start."""
+    quick_task(project, "a-done")
+    held_task(project, "b-held", stage, **fields)
+    held_task(project, "c-held", stage, **fields)
+    quick_task(project, "d-later")
+    quick_task(project, "e-later")
+
+
+def started(project: Project, mode: str, *args: str) -> Run:
+    """Run them until the stage is reached everywhere."""
+    run = project.start("tasks", "--codeprobe-agent=scripted", *args, mode=mode)
+    run.wait_for("[bc]-held", 1 if mode == "plain" else 2)
+    run.wait_for_events("trial_finished")
+    return run
+
+
+def to_group(run: Run, number: int) -> None:
+    """As a terminal does it: to pytest, its workers, and all that did not leave the group."""
+    os.killpg(run.process.pid, number)
+
+
+def ends_clean(run: Run, *, within: float = WITHIN) -> Run:
+    """Call right after the signal."""
+    began = time.monotonic()
+    none_within(lambda: trial_processes(run.project), within)
+    none_within(lambda: private_folders(run.project), within - (time.monotonic() - began))
+    run.wait(10)
+    none_within(lambda: harness_processes(run), 2)
+    assert private_folders(run.project) == []
+    return run
+
+
+def assert_interrupted(run: Run) -> None:
+    """Exit 2, INTERRUPTED, every trial in its place."""
+    run.assert_consistent()
+    assert run.code == 2
+    assert [e["code"] for e in run.envelope["errors"]] == ["INTERRUPTED"]
+    assert run.statuses == {"a-done": "passed", "b-held": "not_run", "c-held": "not_run", "d-later": "not_run", "e-later": "not_run"}
+    assert {e["reason"] for e in run.finished.values() if e["status"] == "not_run"} == {"interrupted"}
+    assert run.result("a-done")["status"] == "passed"
+    assert not (run.trial("d-later")).exists()
+    assert not (run.trial("e-later")).exists()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_ctrl_c(project: Project, mode: str, stage: str) -> None:
+    fill(project, stage)
+    run = started(project, mode)
+    to_group(run, signal.SIGINT)
+    assert_interrupted(ends_clean(run))
+    held = ("b-held",) if mode == "plain" else ("b-held", "c-held")
+    for task in held:
+        record = run.result(task)
+        assert (record["status"], record["reason"]) == ("not_run", "interrupted")
+        assert (project.marks / f"post-{task}").exists()
+        if stage != "prepare":
+            assert record["cost_usd"] == run.finished[task]["cost_usd"] == 0.25
+            transcript = json.loads((run.trial(task) / "attempt-1" / "transcript.json").read_text())
+            assert any(s["message"] == "I begin" for s in transcript["steps"])
+            assert (run.trial(task) / "artifacts" / "out.txt").read_text() == "done\n"
+    assert sorted(p.name for p in project.marks.glob("post-*")) == [f"post-{t}" for t in held]
+    assert run.envelope["data"]["cost_usd"] == 0.25 * (1 + (len(held) if stage != "prepare" else 0))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_signal_to_pytest_alone(project: Project, mode: str, number: signal.Signals) -> None:
+    fill(project, "session")
+    run = started(project, mode)
+    run.signal(number)
+    assert_interrupted(ends_clean(run))
+
+
+def test_terminal_is_closed(project: Project) -> None:
+    """SIGHUP and SIGTERM reach all, one after the other, as a service manager or a closed terminal does it."""
+    fill(project, "session")
+    run = started(project, "xdist")
+    to_group(run, signal.SIGHUP)
+    to_group(run, signal.SIGTERM)
+    assert_interrupted(ends_clean(run))
+
+
+def test_deaf_session_has_its_grace(project: Project, mode: str) -> None:
+    """TERM is ignored: KILL comes after 5 s, counted from the signal."""
+    fill(project, "session")
+    agent = Path(__file__).with_name("hostile_agent.py")
+    for task in ("b-held", "c-held"):
+        command = f"touch {project.marks}/{task}; exec python3 -I -S {agent} stubborn {project.mark_text}"
+        project.task(task, agent=scripted({"run": command}))
+    run = started(project, mode)
+    began = time.monotonic()
+    to_group(run, signal.SIGINT)
+    none_within(lambda: trial_processes(project), WITHIN)
+    took = time.monotonic() - began
+    ends_clean(run, within=WITHIN)
+    assert_interrupted(run)
+    assert took > 4  # there was a grace
+
+
+def test_second_signal_skips_the_grace(project: Project, mode: str) -> None:
+    """And holds post_run to 5 s."""
+    fill(project, "session", post_run=f"touch {project.marks}/post; sleep 600; : {project.mark_text}")
+    agent = Path(__file__).with_name("hostile_agent.py")
+    for task in ("b-held", "c-held"):
+        command = f"touch {project.marks}/{task}; exec python3 -I -S {agent} stubborn {project.mark_text}"
+        project.task(task, agent=scripted({"run": command}), post_run=[{"command": f"touch {project.marks}/post-{task}; sleep 600; : {project.mark_text}", "timeout": 600}])
+    run = started(project, mode)
+    to_group(run, signal.SIGINT)
+    time.sleep(0.3)  # a person's second press
+    began = time.monotonic()
+    to_group(run, signal.SIGINT)
+    run.wait_for("post-b-held")
+    assert time.monotonic() - began < 3.5  # the session was killed, not waited for
+    assert_interrupted(ends_clean(run, within=8.0))
+
+
+def test_post_run_is_not_cut_short(project: Project, mode: str) -> None:
+    """A signal in post_run: the verdict stands, post_run ends by itself."""
+    quick_task(project, "a-done")
+    for task in ("b-held", "c-held"):
+        command = f"{holding(project, task, seconds=1.5)}; touch {project.marks}/post-{task}"
+        project.task(task, agent=scripted({"write": {"path": "out.txt", "content": "x"}}), post_run=[{"command": command, "timeout": 60}])
+    quick_task(project, "d-later")
+    quick_task(project, "e-later")
+    run = started(project, mode)
+    to_group(run, signal.SIGINT)
+    ends_clean(run).assert_consistent()
+    assert run.code == 2
+    held = {"b-held": "passed", "c-held": "passed" if mode == "xdist" else "not_run"}
+    assert run.statuses == {"a-done": "passed", **held, "d-later": "not_run", "e-later": "not_run"}
+    assert (project.marks / "post-b-held").exists()
+    assert [e["code"] for e in run.envelope["errors"]] == ["INTERRUPTED"]
+
+
+def test_in_an_ordinary_test(project: Project, mode: str) -> None:
+    """It is interrupted as pytest does it; tasks are closed from the plan."""
+    quick_task(project, "a-done", file="a/a.yaml")
+    project.write("b/test_slow.py", f"import time, pathlib\ndef test_slow():\n    pathlib.Path('{project.marks}/slow').touch()\n    time.sleep(600)\n")
+    quick_task(project, "c-later", file="c/c.yaml")
+    project.write("d/test_slow2.py", "import time\ndef test_slow(): time.sleep(600)\n")
+    quick_task(project, "e-later", file="e/e.yaml")
+    run = project.start("a", "b", "c", "d", "e", "--codeprobe-agent=scripted", mode=mode)
+    run.wait_for("slow")
+    run.wait_for_events("trial_finished", 1 if mode == "plain" else 2)
+    to_group(run, signal.SIGINT)
+    ends_clean(run).assert_consistent()
+    assert run.code == 2
+    # xdist's second worker had c, and sits in test_slow2
+    assert run.statuses == {"a-done": "passed", "c-later": "not_run" if mode == "plain" else "passed", "e-later": "not_run"}
+    assert [e["code"] for e in run.envelope["errors"]] == ["INTERRUPTED"]
+
+
+def test_while_collecting(project: Project, mode: str) -> None:
+    """There is no plan yet: no run dir, an envelope on stdout."""
+    quick_task(project, "a", file="a/a.yaml")
+    project.write("b/test_slow.py", f"import time, pathlib, os\npathlib.Path('{project.marks}/collecting-' + str(os.getpid())).touch()\ntime.sleep(600)\n")
+    run = project.start("a", "b", "--codeprobe-agent=scripted", "--codeprobe-json", mode=mode)
+    run.wait_for("collecting-*", 1 if mode == "plain" else 2)
+    to_group(run, signal.SIGINT)
+    ends_clean(run)
+    assert run.code == 2
+    (envelope,) = run.lines
+    assert envelope["exit_code"] == 2
+    assert [e["code"] for e in envelope["errors"]] == ["INTERRUPTED"]
+    assert envelope["data"]["run_dir"] is None
+    assert not run.wrote
+
+
+def test_sigint_ignored_by_the_shell(project: Project, mode: str) -> None:
+    """A background job of sh inherits SIGINT as ignored, and CI wrappers are just that."""
+    fill(project, "session")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        run = project.start("tasks", "--codeprobe-agent=scripted", mode=mode)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    run.wait_for("[bc]-held", 1 if mode == "plain" else 2)
+    run.wait_for_events("trial_finished")
+    run.signal(signal.SIGINT)
+    assert_interrupted(ends_clean(run))
+
+
+def test_hang_up_ignored(project: Project) -> None:
+    """nohup means it."""
+    project.task("a-slow", agent=scripted({"run": f"touch {project.marks}/slow; sleep 1"}, {"write": {"path": "out.txt", "content": "x"}}))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run = project.start("tasks", "--codeprobe-agent=scripted")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    run.wait_for("slow")
+    run.signal(signal.SIGHUP)
+    run.wait().assert_consistent()
+    assert run.statuses == {"a-slow": "passed"}
+    assert run.code == 0
