@@ -1,0 +1,181 @@
+"""How a run ends: exit code and errors[] of spec codes.md, the same with and without xdist, and an envelope in every case."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from tests.front_door import Project, scripted
+
+pytestmark = pytest.mark.joint
+
+WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
+PASS, FAIL = scripted(WRITE), scripted({"say": "no idea"})
+AGENT = "--codeprobe-agent=scripted"
+GO_ON = "--continue-on-collection-errors"
+
+
+def passing(project: Project) -> None:
+    project.task("p", agent=PASS)
+
+
+def failing(project: Project) -> None:
+    project.task("p", agent=PASS)
+    project.task("q", agent=FAIL)
+
+
+def erring(project: Project) -> None:
+    project.task("p", agent=PASS)
+    project.task("r", agent=PASS, pre_run=[{"command": "exit 3"}])
+
+
+def failing_and_erring(project: Project) -> None:
+    failing(project)
+    erring(project)
+
+
+def expected_fail(project: Project) -> None:
+    project.task("p", agent=PASS)
+    project.task("x", agent=FAIL, xfail="known gap")
+
+
+def all_skipped(project: Project) -> None:
+    project.task("p", agent=PASS, skip="not today")
+    project.task("q", agent=PASS, skip=True)
+
+
+def broken(project: Project) -> None:
+    passing(project)
+    project.write("tasks/broken.yaml", "task_id: broken\ninital_prompt: x\n")
+
+
+def broken_and_failing(project: Project) -> None:
+    failing(project)
+    broken(project)
+
+
+def ordinary(text: str) -> Callable[[Project], None]:
+    def fill(project: Project) -> None:
+        passing(project)
+        project.write("tests/test_ordinary.py", text)
+
+    return fill
+
+
+def conftest(text: str) -> Callable[[Project], None]:
+    def fill(project: Project) -> None:
+        passing(project)
+        project.write("conftest.py", "import pytest\n" + text)
+
+    return fill
+
+
+def nothing(project: Project) -> None:
+    (project.path / "tasks").mkdir()
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One way in which a run ends."""
+
+    name: str
+    fill: Callable[[Project], None]
+    code: int
+    errors: tuple[str, ...] = ()
+    args: tuple[str, ...] = ("tasks", AGENT)
+    counts: str = ""  #: tasks by status, without those that are 0
+    says: str = ""  #: in the first error's message
+
+
+BOTH = ("tasks", "tests", AGENT)
+CASES = (
+    # --- verdicts
+    Case("passed", passing, 0, counts="1 passed"),
+    Case("failed", failing, 1, counts="1 passed, 1 failed"),
+    Case("error", erring, 6, ("SANDBOX_FAILED",), counts="1 passed, 1 error"),
+    Case("failed-beats-error", failing_and_erring, 1, ("SANDBOX_FAILED",), counts="1 passed, 1 failed, 1 error"),
+    Case("expected-fail", expected_fail, 0, counts="1 passed, 1 xfailed"),
+    Case("all-skipped", all_skipped, 5, ("NO_TASKS",), counts="2 skipped", says="not today"),
+    Case("no-agent", passing, 5, args=("tasks",), counts="1 skipped"),
+    Case("no-agent-but-ordinary", ordinary("def test_a(): pass\n"), 0, args=("tasks", "tests"), counts="1 skipped"),
+    Case("maxfail", failing_and_erring, 1, args=("tasks/q.yaml", "tasks/p.yaml", AGENT, "-x")),
+    # --- ordinary tests
+    Case("ordinary-fails", ordinary("def test_a(): assert 0\n"), 1, args=BOTH, counts="1 passed"),
+    Case("ordinary-alone", ordinary("def test_a(): pass\n"), 0, args=("tests", AGENT)),
+    Case("module-error", ordinary("import nosuch\n"), 2, args=BOTH),
+    Case("module-error-goes-on", ordinary("import nosuch\n"), 1, args=(*BOTH, GO_ON), counts="1 passed"),
+    # --- task files
+    Case("broken", broken, 4, ("TASK_INVALID",), says="tasks/broken.yaml:1:1: "),
+    Case("broken-goes-on", broken, 4, ("TASK_INVALID",), args=("tasks", AGENT, GO_ON), counts="1 passed"),
+    Case("broken-goes-on-fails", broken_and_failing, 1, ("TASK_INVALID",), args=("tasks", AGENT, GO_ON), counts="1 passed, 1 failed"),
+    Case("broken-collect-only", broken, 4, ("TASK_INVALID",), args=("tasks", AGENT, "--collect-only")),
+    # --- nothing to do
+    Case("no-tasks", nothing, 5, ("NO_TASKS",)),
+    Case("no-tasks-no-agent", nothing, 5, args=("tasks",)),
+    Case("deselected", passing, 5, ("NO_TASKS",), args=("tasks", AGENT, "-k", "zzz")),
+    Case("collect-only", passing, 0, args=("tasks", AGENT, "--collect-only")),
+    # --- refused
+    Case("unknown-flag", passing, 4, ("USAGE_ERROR",), args=("tasks", AGENT, "--nosuch"), says="--nosuch"),
+    Case("no-path", passing, 4, ("USAGE_ERROR",), args=("nowhere", AGENT), says="nowhere"),
+    Case("no-path-no-agent", passing, 4, ("USAGE_ERROR",), args=("nowhere",), says="nowhere"),
+    Case("no-path-beside-one", passing, 4, ("USAGE_ERROR",), args=("tasks", "tasks/none.yaml", AGENT), says="none.yaml"),
+    Case("no-node", passing, 4, ("USAGE_ERROR",), args=("tasks/p.yaml::zzz", AGENT), says="zzz"),
+    Case("unknown-agent", passing, 4, ("UNKNOWN_BACKEND",), args=("tasks", "--codeprobe-agent=scriptd"), says="scripted"),
+    Case("conftest-broken", conftest("import nosuch\n"), 4, ("USAGE_ERROR",), says="nosuch"),
+    Case("conftest-exits", conftest("pytest.exit('enough')\n"), 4, ("USAGE_ERROR",), says="enough"),
+    # --- ended from inside
+    Case("configure-exits", conftest("def pytest_configure(): pytest.exit('enough')\n"), 2, ("INTERRUPTED",), says="enough"),
+    Case("configure-exits-with", conftest("def pytest_configure(): pytest.exit('enough', 7)\n"), 7, ("INTERRUPTED",), says="enough"),
+    Case("start-exits", conftest("def pytest_sessionstart(): pytest.exit('enough')\n"), 2, ("INTERRUPTED",), says="enough"),
+    Case("test-exits", ordinary("import pytest\ndef test_a(): pytest.exit('enough')\n"), 2, ("INTERRUPTED",), args=("tests", AGENT)),
+    Case("finish-exits", conftest("def pytest_sessionfinish(): pytest.exit('enough', 7)\n"), 2, ("INTERRUPTED",), counts="1 passed"),
+    # --- internal errors
+    Case("configure-raises", conftest("def pytest_configure(): 1 / 0\n"), 3, ("INTERNAL_ERROR",), says="ZeroDivisionError"),
+    Case("start-raises", conftest("def pytest_sessionstart(): 1 / 0\n"), 3, ("INTERNAL_ERROR",), says="ZeroDivisionError"),
+    Case("collection-raises", conftest("def pytest_collection_modifyitems(): 1 / 0\n"), 3, ("INTERNAL_ERROR",), says="ZeroDivisionError"),
+    Case("report-raises", conftest("def pytest_runtest_logreport(): 1 / 0\n"), 3, ("INTERNAL_ERROR",), says="ZeroDivisionError"),
+    Case("summary-raises", conftest("def pytest_terminal_summary(): 1 / 0\n"), 3, ("INTERNAL_ERROR",), counts="1 passed"),
+    Case("finish-raises", conftest("def pytest_sessionfinish(): 1 / 0\n"), 3, ("INTERNAL_ERROR",), counts="1 passed"),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_end_of_a_run(project: Project, mode: str, case: Case) -> None:
+    case.fill(project)
+    run = project.run(*case.args, "--codeprobe-json-lines", mode=mode, junit=False)
+    envelope = run.assert_pure()
+    data = envelope["data"]
+    assert run.code == case.code, run.stderr
+    assert tuple(e["code"] for e in envelope["errors"]) == case.errors
+    if case.says:
+        assert case.says in envelope["errors"][0]["message"] + envelope["errors"][0]["remediation"]
+    if case.counts:
+        shown = {n: data[f"tasks_{n}"] for n in ("passed", "failed", "error", "skipped", "not_run", "xfailed")}
+        assert ", ".join(f"{count} {name}" for name, count in shown.items() if count) == case.counts
+    assert run.wrote == (data["run_dir"] is not None)
+    run.assert_nothing_left()
+
+
+def test_a_plain_run_keeps_pytests_own_codes(project: Project) -> None:
+    """Nothing here is about tasks: no code of ours, though the plugin is installed."""
+    project.write("tests/test_a.py", "def test_a(): pass\n")
+    assert project.run("tests", junit=False).code == 0
+    assert project.run("nowhere", junit=False).code == 4
+    assert project.run("tests", "-k", "zzz", junit=False).code == 5
+    assert project.run("tests", "-k", "zzz", mode="xdist", junit=False).code == 5
+    assert not (project.path / ".codeprobe").exists()
+
+
+def test_errors_come_by_rank(project: Project) -> None:
+    """The harness's refusals (4) before what trials ended with (6), each code once, in the order in which they happened."""
+    failing(project)
+    broken(project)
+    project.task("a-crash", agent=scripted({"fail": "AGENT_CRASHED"}))
+    project.task("b-setup", agent=PASS, pre_run=[{"command": "exit 3"}])
+    project.task("c-setup", agent=PASS, pre_run=[{"command": "exit 3"}])
+    run = project.run("tasks", AGENT, GO_ON, "--codeprobe-json", junit=False)
+    envelope = run.assert_pure(events=False)
+    assert [(e["code"], e["count"]) for e in envelope["errors"]] == [("TASK_INVALID", 1), ("AGENT_CRASHED", 1), ("SANDBOX_FAILED", 2)]
+    assert envelope["errors"][2]["detail"]["trials"] == ["tasks/b-setup.yaml::b-setup", "tasks/c-setup.yaml::c-setup"]
