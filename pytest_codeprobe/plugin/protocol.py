@@ -36,7 +36,9 @@ class TrialProtocol:
     @pytest.hookimpl(tryfirst=True)  # before xdist's own: the plan is on disk when the controller hears of the collection
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Each process computes the same plan; the first writes it."""
-        self.live.interrupts.session = session
+        self.live.interrupts.session, self.live.interrupts.collecting = session, False
+        if sys.exc_info()[1] is not None:
+            return  # pytest calls this in a finally: what an interrupted collection has found so far is no plan
         mark_tests(self.live, session)
         broken = session.testsfailed and not session.config.option.continue_on_collection_errors
         if self.state.no_plan or broken:
@@ -115,8 +117,8 @@ class TrialProtocol:
         except (KeyboardInterrupt, pytest.exit.Exception):
             marked.record = marked.run.finish(Stopped("interrupted"))
             raise
-        except BaseException:
-            marked.record = marked.run.finish(outcome="failed")
+        except BaseException as error:
+            marked.record = marked.run.finish(outcome="failed", reason=one_line(f"{type(error).__name__}: {error}", 500))
             raise
         marked.record = marked.run.finish(outcome="passed")
         return result

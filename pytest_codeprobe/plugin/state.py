@@ -44,7 +44,9 @@ class State:
             self.named = frozenset(_named(config))
         option = config.option
         self.no_start = bool(getattr(option, "setuponly", False) or getattr(option, "setupplan", False))
-        self.no_plan = self.no_start or bool(getattr(option, "collectonly", False))
+        # these collect, and nothing runs
+        listing = ("collectonly", "showfixtures", "show_fixtures_per_test")
+        self.no_plan = self.no_start or any(getattr(option, name, False) for name in listing)
         self.live: Live | None = None
 
     def _place(self, config: pytest.Config) -> Path:

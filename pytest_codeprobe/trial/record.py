@@ -98,7 +98,7 @@ def build_record(facts: Facts, ending: Ending, outcome: Literal["passed", "faile
         status=status,
         verdict=verdict,
         code=ending.code,
-        reason=clean.text(ending.reason) if ending.reason else why_failed(facts, status),
+        reason=clean.text("; ".join(filter(None, (ending.reason, why_failed(facts) if verdict == "failed" else None)))) or None,
         remediation=ending.remediation,
         phase=ending.phase,
         detail=clean.json(dict(ending.detail)),
@@ -127,9 +127,9 @@ def build_record(facts: Facts, ending: Ending, outcome: Literal["passed", "faile
     )
 
 
-def why_failed(facts: Facts, status: Status) -> str | None:
-    """One line on the criteria that a failed trial missed."""
-    if status != "failed" or facts.verdict is None:
+def why_failed(facts: Facts) -> str | None:
+    """One line on what the verdict fail is due to."""
+    if facts.verdict is None:
         return None
     missed = [c for c in facts.verdict.criteria if c.gate and c.verdict == "failed"]
     parts = [f"{c.type} {c.score:.2f} < {c.threshold:.2f}" for c in missed[:3] if c.score is not None]
