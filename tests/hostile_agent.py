@@ -1,6 +1,7 @@
-"""An agent that behaves badly in one way. Run as `python -I -S hostile_agent.py KIND TOKEN` in a workspace.
+"""An agent that behaves badly in one way. Run as `python -I -S hostile_agent.py KIND TOKEN [SIGN]` in a workspace.
 
 Kinds that are said to work write out.txt. Every process that one leaves behind shows TOKEN in its command line.
+`stubborn` makes the file SIGN once it is deaf.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from pathlib import Path
 
 KIND, TOKEN = sys.argv[1:3]
 #: what no text file should hold: lone surrogates (as bytes), NUL, ANSI, C1, invalid UTF-8, line separators, a title, a non-character
-NASTY = b"lone \xed\xa0\x80 nul \0 red \x1b[31mX\x1b[0m c1 \xc2\x9b2J bad \xff\xfe\xc3( ls \xe2\x80\xa8 ps \xe2\x80\xa9 title \x1b]0;owned\x07 bell \x07 non \xef\xbf\xbe ]]> &<x>\r\n"
+NASTY = (
+    b"lone \xed\xa0\x80 nul \0 red \x1b[31mX\x1b[0m c1 \xc2\x9b2J bad \xff\xfe\xc3( "
+    b"ls \xe2\x80\xa8 ps \xe2\x80\xa9 title \x1b]0;owned\x07 bell \x07 non \xef\xbf\xbe ]]> &<x>\r\n"
+)
 
 
 def work() -> None:
@@ -45,6 +49,8 @@ def stubborn() -> None:
         signal.signal(number, signal.SIG_IGN)
     daemonize()
     work()
+    for sign in sys.argv[3:]:
+        Path(sign).touch()
     while True:
         time.sleep(60)
 
@@ -147,7 +153,7 @@ def read_only() -> None:
 def deep() -> None:
     work()
     for _ in range(3000):
-        os.mkdir("down")
+        Path("down").mkdir()
         os.chdir("down")
     Path("bottom").write_text("x")
 
@@ -159,15 +165,15 @@ def special() -> None:
     if os.geteuid() == 0:
         os.mknod("device", 0o20666, os.makedev(1, 3))
         os.mknod("zero", 0o20666, os.makedev(1, 5))
-    os.symlink("/etc/passwd", "outside")
-    os.symlink("loop", "loop")
+    Path("outside").symlink_to("/etc/passwd")
+    Path("loop").symlink_to("loop")
 
 
 def names() -> None:
     work()
-    for name in (b"n" * 255, b"new\nline", b"bad\xff\xfe", b"esc\x1b[31m", b"-rf", b" ", b"'\"$(touch owned)`", "ü\u2028x".encode(), b"tab\there"):
-        with open(name, "wb") as file:
-            file.write(NASTY)
+    plain = (b"n" * 255, b"-rf", b" ", b"'\"$(touch owned)`")
+    for name in (*plain, b"new\nline", b"bad\xff\xfe", b"esc\x1b[31m", "ü\u2028x".encode(), b"tab\there"):
+        Path(os.fsdecode(name)).write_bytes(NASTY)
 
 
 def wiped() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,12 +29,9 @@ def workers_of(run: Run) -> list[int]:
 
 
 def spawners_of(pid: int) -> list[int]:
-    """Spawners and keepers that watch a process, dead or alive."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _is_spawner(int(entry.name)) and pid in _watched(int(entry.name)):
-            found.append(int(entry.name))
-    return found
+    """Spawners and keepers that watch a process."""
+    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [number for number in numbers if _is_spawner(number) and pid in _watched(number)]
 
 
 def _command(pid: int) -> list[bytes]:
@@ -75,7 +71,7 @@ def harness_processes(run: Run) -> list[str]:
 
 def private_folders(project: Project) -> list[str]:
     """Private folders of trials and templates that are on disk."""
-    return sorted(name for name in os.listdir(project.environment["TMPDIR"]) if name.startswith("codeprobe-"))
+    return sorted(p.name for p in Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
 
 
 def until(look: Callable[[], T], fine: Callable[[T], bool], seconds: float) -> T:

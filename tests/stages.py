@@ -17,7 +17,8 @@ USAGE = {"usage": {"model": "m", "input_tokens": 10, "output_tokens": 5, "cost_u
 def holding(project: Project, name: str, seconds: float = 600) -> str:
     """A shell command that says where it runs in marks/<name>, leaves a daemon without environment, and stays."""
     daemon = f"{sys.executable} -I -S {AGENT} daemon {project.mark_text}"
-    return f"{daemon}; pwd >{project.marks}/{name}.part; mv {project.marks}/{name}.part {project.marks}/{name}; sleep {seconds:g}; : {project.mark_text}"
+    sign = f"pwd >{project.marks}/{name}.part; mv {project.marks}/{name}.part {project.marks}/{name}"
+    return f"{daemon}; {sign}; sleep {seconds:g}; : {project.mark_text}"
 
 
 def held_task(project: Project, task_id: str, stage: str, *, post_run: str = "", seconds: float = 600, file: str | None = None) -> None:

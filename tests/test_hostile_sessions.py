@@ -76,8 +76,12 @@ def nasty_bytes() -> Iterator[bytes]:
     """What the kind `nasty` prints, read from the program, which can't be imported."""
     tree = ast.parse(PROGRAM.read_text(encoding="utf-8"))
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, bytes):
-            yield node.value.value
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NASTY":
+            yield ast.literal_eval(node.value)
+
+
+def no_json(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
 
 
 def elsewhere(project: Project) -> Path:
@@ -155,7 +159,7 @@ def test_the_run_is_whole(hostile: Hostile) -> None:
         folder = run.folder / "trials" / trial["folder"]
         assert (folder / "result.json").exists()
         for path in (folder / "result.json", *folder.glob("attempt-1/transcript.json")):
-            json.loads(path.read_text(encoding="utf-8", errors="strict"), parse_constant=lambda name: pytest.fail(f"{path}: {name}"))
+            json.loads(path.read_text(encoding="utf-8", errors="strict"), parse_constant=no_json)
 
 
 def test_the_terminal_is_safe(hostile: Hostile) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,7 +119,7 @@ def test_killed_spawner(project: Project, mode: str) -> None:
     owner = owner_of(project, "a-held")
     (spawner,) = [p for p in spawners_of(owner) if parent_of(p) == owner]
     os.kill(spawner, signal.SIGKILL)
-    until(lambda: os.path.exists(f"/proc/{spawner}/fd"), lambda alive: not alive, 5)
+    until(lambda: spawner in spawners_of(owner), lambda alive: not alive, 5)
     assert [p for p in trial_processes(project) if "sleep" in p]
     run.signal(signal.SIGINT)
     none_within(lambda: trial_processes(project), 6)
@@ -148,5 +149,4 @@ def test_killed_spawner_between_trials(project: Project) -> None:
 
 
 def parent_of(pid: int) -> int:
-    with open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -24,6 +24,7 @@ class Interrupts:
         self.session: pytest.Session | None = None
         self.count = 0  #: signals from outside
         self.ordinary = False  #: an ordinary test is running in this thread
+        self.collecting = True  #: cleared at the end of collection; an import can take for ever
         self.busy: Callable[[], bool] = lambda: False  #: set by the controller: a trial is open in some worker
         self.raised = False
         self.ending = False  #: the loop is over: pytest is at its traceback and sessionfinish, never raise there
@@ -62,6 +63,7 @@ class Interrupts:
             self.session.shouldstop = "interrupted"  # pytest's own loop, or the worker's, ends after this item
         # An idle worker must not raise: xdist would replace it as crashed; its controller wakes and ends it.
         idle = self._depth == 0 and not self.busy() and not self._worker and not self.raised and not self.ending
-        if (self.ordinary or idle) and not self.ending:
+        held_up = self.ordinary or (self._worker and self.collecting)
+        if (held_up or idle) and not self.ending:
             self.raised = True
             raise KeyboardInterrupt

@@ -41,10 +41,12 @@ class TrialProtocol:
             return  # pytest calls this in a finally: what an interrupted collection has found so far is no plan
         mark_tests(self.live, session)
         broken = session.testsfailed and not session.config.option.continue_on_collection_errors
-        if self.state.no_plan or broken:
-            return
         trials = [item.trial for item in session.items if isinstance(item, TaskItem)]
         trials += [m.trial for item in session.items if (m := item.stash.get(MARKED, None)) is not None and m.trial is not None]
+        if not broken:
+            self.live.refuse_what_cannot_run(trials)
+        if self.state.no_plan or broken:
+            return
         self.live.publish_plan(trials)
         if self.live.controller is not None:
             self.live.controller.planned(trials)
@@ -118,7 +120,7 @@ class TrialProtocol:
             marked.record = marked.run.finish(Stopped("interrupted"))
             raise
         except BaseException as error:
-            marked.record = marked.run.finish(outcome="failed", reason=one_line(f"{type(error).__name__}: {error}", 500))
+            marked.record = marked.run.finish(outcome="failed", reason=_first_line(error))
             raise
         marked.record = marked.run.finish(outcome="passed")
         return result
@@ -257,6 +259,11 @@ def _why_pytest_failed(call: pytest.CallInfo[None]) -> str:
     if call.excinfo is None:
         return "passes, but is expected to fail (strict xfail)"
     return one_line(call.excinfo.exconly(), 500)
+
+
+def _first_line(error: BaseException) -> str:
+    """Of an assertion: what follows is pytest's explanation, with addresses of objects in it."""
+    return one_line(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", 500)
 
 
 def _is_final(record: TrialResult) -> bool:

@@ -1,0 +1,192 @@
+"""Known secret values leave a trial in no file, stream or report, however an agent or a grader spreads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_codeprobe.text import MARK, REDACTED
+from tests.front_door import Project, Run, scripted
+
+#: of the harness's environment; the agent gets the first only by env_passthrough, the second not at all
+KEYS = {
+    "ANTHROPIC_API_KEY": "sk-ant-api03-fe1dcafe00112233",
+    "DEPLOY_TOKEN": 'quo"te\\back\u00fcslash/and\ttab',
+    "NAMED_BY_INI": "plain-looking-value-77",
+}
+#: declared by the task
+DECLARED = {"SERVICE_PASSWORD": "declared-p4ssw0rd-xyz"}
+SHORT = "1234567"  # too short to be replaced without harm
+SPREAD = """
+import json, os, sys
+from pathlib import Path
+secrets = json.loads(Path(os.environ["LIST"]).read_text())
+for s in secrets:
+    for form in ("raw " + s, json.dumps({"k": s}), json.dumps(s, ensure_ascii=False)):
+        sys.stdout.buffer.write(form.encode() + b"\\n")
+    sys.stderr.buffer.write(s.encode() + b"\\n")
+Path("plain.txt").write_text("harmless\\n")
+Path("out.txt").write_text("\\n".join(secrets) + "\\n")
+Path("data.json").write_text(json.dumps(secrets))
+Path("big.bin").write_bytes(b"\\0" * ((1 << 20) - 9) + secrets[0].encode() + b"\\0" * (1 << 20))  # across the border of a chunk
+Path("deep/er").mkdir(parents=True)
+Path("deep/er/x").write_bytes(b"\\xff" + secrets[0].encode() + b"\\xff")
+Path("kept.txt").write_text("x" * 100)
+os.symlink("out.txt", "link")
+"""
+
+
+def forms() -> Iterator[bytes]:
+    """Each secret, raw and as JSON spells it."""
+    for secret in (*KEYS.values(), *DECLARED.values()):
+        yield secret.encode()
+        yield json.dumps(secret)[1:-1].encode()
+        yield json.dumps(secret, ensure_ascii=False)[1:-1].encode()
+
+
+def leaks(run: Run) -> list[str]:
+    """Files and streams of a run that hold a secret."""
+    found = []
+    places = [run.folder.resolve(), run.project.scratch]
+    for place in places:
+        for path in place.rglob("*"):
+            if path.is_file() and not path.is_symlink() and path.name != "list.json":
+                data = path.read_bytes()
+                found += [f"{path}: {form!r}" for form in forms() if form in data]
+            found += [f"name {path}" for form in forms() if form in os.fsencode(path.name)]
+    return found
+
+
+def prepare(project: Project) -> dict[str, str]:
+    """The environment of the run; the values lie where only the agent's program looks."""
+    (project.scratch / "list.json").write_text(json.dumps([*KEYS.values(), *DECLARED.values()]))
+    project.write("pytest.ini", "[pytest]\ncodeprobe_secrets = NAMED_BY_INI\n")
+    (project.scratch / "spread.py").write_text(SPREAD)
+    return {**KEYS, "SHORT_KEY": SHORT}
+
+
+def sandbox(project: Project) -> dict[str, object]:
+    return {"env": {**DECLARED, "LIST": str(project.scratch / "list.json")}, "env_passthrough": ["ANTHROPIC_API_KEY"]}
+
+
+def test_nothing_leaks(project: Project, mode: str) -> None:
+    env = prepare(project)
+    spread = [sys.executable, str(project.scratch / "spread.py")]
+    show = f"{' '.join(spread)}; exit 1"
+    says_all = [{"type": "run_command", "command": show}, {"type": "file_contains", "path": "out.txt", "includes": ["absent"]}]
+    project.task("command", agent={"type": "command", "command": spread}, sandbox=sandbox(project), success_criteria=says_all)
+    steps = [{"run": " ".join(spread)}, *({"say": f"I found {s}"} for s in (*KEYS.values(), *DECLARED.values()))]
+    # what a task file itself holds is in the plan's hash alone, so what the steps say must be kept out as well
+    project.task("scripted", agent=scripted(*steps), sandbox=sandbox(project), success_criteria=says_all)
+    crash = f"{' '.join(spread)}; cat $LIST >&2; exit 127"
+    project.task("crash", agent={"type": "command", "command": ["sh", "-c", crash]}, sandbox=sandbox(project))
+    project.task("setup", agent=scripted(), sandbox=sandbox(project), pre_run=[{"command": f"{' '.join(spread)}; exit 3"}])
+    project.task("post", agent=scripted({"write": {"path": "out.txt", "content": "x"}}), sandbox=sandbox(project),
+                 post_run=[{"command": f"{' '.join(spread)}; exit 3"}])  # fmt: skip
+    run = project.run("tasks/*.yaml", "--codeprobe-json-lines", "-rA", "-vv", mode=mode, env=env).assert_consistent()
+    assert run.statuses == {"command": "failed", "scripted": "failed", "crash": "error", "setup": "error", "post": "passed"}
+    assert leaks(run) == []
+    # they were there to be replaced
+    for name in ("agent.stdout", "agent.stderr", "transcript.json"):
+        assert REDACTED in (run.trial("command") / "attempt-1" / name).read_text(errors="replace")
+    assert REDACTED in (run.trial("command") / "diff.patch").read_text(errors="replace")
+    assert REDACTED in run.result("command")["final_message"]
+    assert REDACTED in json.dumps(run.result("command")["criteria"])
+    assert REDACTED in run.result("crash")["reason"]
+    assert REDACTED in run.result("crash")["stderr_tail"]
+    assert REDACTED in run.result("setup")["reason"]
+    assert REDACTED in run.output
+
+
+def test_kept_files_are_replaced_whole(project: Project) -> None:
+    env = prepare(project)
+    project.task("t", agent={"type": "command", "command": [sys.executable, str(project.scratch / "spread.py")]}, sandbox=sandbox(project))
+    run = project.run("tasks/t.yaml", env=env).assert_consistent()
+    kept = run.trial("t") / "artifacts"
+    for name in ("out.txt", "data.json", "big.bin", "deep/er/x"):
+        assert (kept / name).read_text() == MARK, name
+    assert (kept / "plain.txt").read_text() == "harmless\n"
+    assert (kept / "kept.txt").read_text() == "x" * 100
+    assert (kept / "link").readlink() == Path("out.txt")
+    assert run.result("t")["kept"] == "partial"
+    assert leaks(run) == []
+
+
+def test_across_every_border(project: Project) -> None:
+    """Logs are copied in chunks of 1 MiB: a secret at each offset around a border is found."""
+    env = prepare(project)
+    secret = KEYS["ANTHROPIC_API_KEY"]
+    program = (
+        "import sys, json\n"
+        f"s = json.loads(open({str(project.scratch / 'list.json')!r}).read())[0].encode()\n"
+        "total = bytearray()\n"
+        "for n in range(len(s) + 1):\n"
+        "    total += b'.' * ((n + 1) * (1 << 20) - n - len(total)) + s\n"
+        "sys.stdout.buffer.write(total); open('out.txt', 'w').write('x')\n"
+    )
+    (project.scratch / "borders.py").write_text(program)
+    project.task("t", agent={"type": "command", "command": [sys.executable, str(project.scratch / "borders.py")]}, sandbox=sandbox(project))
+    run = project.run("tasks/t.yaml", env=env).assert_consistent()
+    log = (run.trial("t") / "attempt-1" / "agent.stdout").read_bytes()
+    assert log.count(REDACTED.encode()) == len(secret) + 1
+    assert leaks(run) == []
+
+
+def test_values_that_are_too_short(project: Project) -> None:
+    """Seven characters would hit ordinary text; they stay."""
+    env = prepare(project)
+    project.task("t", agent=scripted({"run": f"echo {SHORT} >out.txt; echo {SHORT}"}))
+    run = project.run("tasks/t.yaml", env=env).assert_consistent()
+    assert (run.trial("t") / "artifacts" / "out.txt").read_text() == f"{SHORT}\n"
+
+
+def test_a_session_sees_no_key_that_nobody_gave_it(project: Project, mode: str) -> None:
+    env = prepare(project)
+    project.task("t", agent=scripted({"run": "env | sort >out.txt"}), sandbox={"env_passthrough": ["grader:DEPLOY_TOKEN"]},
+                 success_criteria=[{"type": "run_command", "command": 'test -n "$DEPLOY_TOKEN" -a -z "$ANTHROPIC_API_KEY"'}])  # fmt: skip
+    run = project.run("tasks/t.yaml", mode=mode, env=env).assert_consistent()
+    assert run.statuses == {"t": "passed"}
+    names = [line.partition("=")[0] for line in (run.trial("t") / "artifacts" / "out.txt").read_text().splitlines()]
+    assert "HOME" in names
+    assert not {"ANTHROPIC_API_KEY", "DEPLOY_TOKEN", "NAMED_BY_INI", "SHORT_KEY"} & set(names)
+
+
+def test_no_key_in_what_survives_a_kill(project: Project) -> None:
+    """Raw logs and workspaces lie in the private folder alone: after kill -9 the run dir holds nothing raw."""
+    import signal
+
+    from tests.process_watch import none_within, trial_processes
+    from tests.stages import holding
+
+    env = prepare(project)
+    spread = f"{sys.executable} {project.scratch / 'spread.py'}"
+    project.task("t", agent={"type": "command", "command": ["sh", "-c", f"{spread}; {holding(project, 't')}"]}, sandbox=sandbox(project))
+    run = project.start("tasks/t.yaml", env=env)
+    run.wait_for("t")
+    run.signal(signal.SIGKILL)
+    run.wait()
+    none_within(lambda: trial_processes(project), 5)
+    (folder,) = Path(project.environment["TMPDIR"]).glob("codeprobe-*/logs")
+    assert oct(folder.parent.stat().st_mode & 0o777) == "0o700"
+    found = [line for line in leaks(run) if str(run.folder.resolve()) in line]
+    assert found == []
+
+
+@pytest.mark.parametrize("value", ["line one\nline two of it", "with spaces in it", "ümläut-secret-ß"])
+def test_odd_values(project: Project, value: str) -> None:
+    """A key may be a PEM block, and any JSON of it has its newlines escaped."""
+    program = "import os, json; v = os.environ['MY_SECRET_KEY']; print(v); print(json.dumps({'a': v})); open('out.txt', 'w').write(v)"
+    command = [sys.executable, "-X", "utf8", "-c", program]
+    project.task("t", agent={"type": "command", "command": command}, sandbox={"env_passthrough": ["MY_SECRET_KEY"]})
+    run = project.run("tasks/t.yaml", env={"MY_SECRET_KEY": value, "PYTHONUTF8": "1"}).assert_consistent()
+    spelt = {value.encode(), json.dumps(value)[1:-1].encode(), json.dumps(value, ensure_ascii=False)[1:-1].encode()}
+    for path in run.folder.resolve().rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            data = path.read_bytes()
+            assert not [s for s in spelt if s in data], path
+    assert run.result("t")["final_message"].count(REDACTED) == 2
