@@ -39,6 +39,13 @@ class ProcessExit:
     output_bytes: int = 0
     proved: bool = True  #: false: it can't be shown that nothing is alive; such a trial is an error
 
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be made of the process, however it did; None if there is no reason."""
+        if not self.proved:
+            return "it can't be shown that nothing of it is alive"
+        return f"its output could not be written: {self.cause.removeprefix('log: ')}" if self.cause.startswith("log:") else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:

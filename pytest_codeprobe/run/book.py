@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Clock
 from pytest_codeprobe.model.result import TrialResult, Usage
@@ -63,16 +64,23 @@ class EventLog:
         self._run_id, self._clock, self._out = run_id, clock, out
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._seq = 0
+        self.trouble: OSError | None = None  #: why the file ends early
 
     def write(self, event: str, **fields: Any) -> None:
         """Number an event and publish it."""
         time = fields.pop("time", None) or stamp(self._clock.now())
         line = json_line({"record_type": "event", "event": event, "seq": self._seq, "time": time, "run_id": self._run_id, **fields})
         self._seq += 1
-        data = (line + "\n").encode()
-        while data:
-            data = data[os.write(self._fd, data) :]
+        self._append((line + "\n").encode())
         self._out(line)
+
+    def _append(self, data: bytes) -> None:
+        """After a line that did not fit nothing follows: the file is whole up to there."""
+        try:
+            while data and self.trouble is None:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            self.trouble = error
 
     def close(self) -> None:
         """No further event."""
@@ -88,6 +96,7 @@ class RunBook:
         self.final: dict[str, Final] = {}
         self.open: dict[str, str] = {}  #: node id -> worker, from the start of its protocol to its final record
         self.started: dict[str, int] = {}  #: node id -> number of the attempt whose agent was about to start, says the spool
+        self.trouble: CodeprobeError | None = None  #: what of the run dir could not be written
         self._out = out
         self._events: EventLog | None = None
         self._offsets: dict[str, int] = {}
@@ -221,8 +230,20 @@ class RunBook:
             duration_seconds=0.0,
         )
         if began:
-            self.folder.write_result(trial.folder, result)
+            try:
+                self.folder.write_result(trial.folder, result)
+            except OSError as error:
+                self.note(trial.folder, error)
         return result
+
+    def note(self, what: str, error: OSError) -> None:
+        """Something of the run dir could not be written: said once, at the end."""
+        if self.trouble is None:
+            self.trouble = CodeprobeError(
+                "SANDBOX_FAILED",
+                f"run directory {self.folder.path}: {what}: {error.strerror}",
+                remediation="Free disk space, or choose another place with --codeprobe-run-dir.",
+            )
 
     def recovered(self, node_id: str) -> TrialResult | None:
         """What the trial's own process had written before it was gone."""
@@ -242,6 +263,8 @@ class RunBook:
         with self._lock:
             if self._events is not None:
                 self._events.close()
+                if self._events.trouble is not None:
+                    self.note("events.ndjson", self._events.trouble)
                 self._events = None
         for path in self.folder.spool.glob("*"):
             path.unlink(missing_ok=True)

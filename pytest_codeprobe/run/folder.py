@@ -37,16 +37,25 @@ class RunFolder:
         self.stop = path / "stop"
 
     def publish_plan(self, plan: Mapping[str, Any]) -> bool:
-        """Write plan.json unless another process has: the first wins, and it is always whole. True if this one won."""
-        self.spool.mkdir(parents=True, exist_ok=True)
+        """Write plan.json unless another process has: the first wins, and it is always whole. True if this one won.
+
+        USAGE_ERROR where there is no room for it: nothing has started yet.
+        """
         part = self.path / f".plan.{os.getpid()}.{secrets.token_hex(4)}"
-        part.write_text(json.dumps(plan, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
         try:
+            self.spool.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(plan, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
             os.link(part, self.plan_file)
         except FileExistsError:
             return False
+        except OSError as error:
+            raise CodeprobeError(
+                "USAGE_ERROR",
+                f"run directory {self.path}: {error.strerror}",
+                remediation="Free disk space, or choose another place with --codeprobe-run-dir.",
+            ) from error
         finally:
-            part.unlink()
+            part.unlink(missing_ok=True)
         return True
 
     def read_plan(self) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -166,7 +167,8 @@ class BaseSandbox:
     def run(self, command: Command, *, role: Role, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
         """Start a short command, wait for it and read its output: at most `output_bytes` of each stream, head and tail.
 
-        `timeout` in seconds. What it writes is bounded by the trial's output_mb. OSError if it can't be started.
+        `timeout` in seconds. What it writes is bounded by the trial's output_mb. OSError if it can't be started; SANDBOX_FAILED if
+        its output could not be written or its end can't be proved.
         """
         number = next(self._numbers)
         stdout, stderr = self.logs / f"run-{number}.out", self.logs / f"run-{number}.err"
@@ -175,6 +177,8 @@ class BaseSandbox:
         try:
             ended = self._wait(self.start(command, role=role, stdout=stdout, stderr=stderr, limits=limits), limits)
             duration = self.context.clock.monotonic() - began
+            if ended.trouble is not None:
+                raise CodeprobeError("SANDBOX_FAILED", f"{shlex.join(command.argv)[:200]}: {ended.trouble}", detail={"cause": ended.cause})
             return CommandResult(exit=ended, stdout=_text(stdout, output_bytes), stderr=_text(stderr, output_bytes), duration=duration)
         finally:
             stdout.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pytest_codeprobe.model.result import CriterionResult
 from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessLimits, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.sandboxes.trees import remove_tree
 
 _EPSILON = 1e-9  #: a mean of thirds must reach a threshold that is written as 0.9999…
 DEFAULT_TIMEOUT = 300.0
@@ -188,9 +188,10 @@ def _left_out(criterion: Criterion, why: str) -> CriterionResult:
 
 def make_scratch(root: Path) -> Path:
     """A fresh folder for graders, made when nothing of the agent is alive: what it may have planted there is gone."""
-    if root.is_symlink() or root.is_file():
-        root.unlink()
-    elif root.exists():
-        shutil.rmtree(root)
-    root.mkdir(mode=0o700)
+    if left := remove_tree(root):
+        raise CodeprobeError("SANDBOX_FAILED", f"what the session left in the graders' place could not be removed: {left[0]}")
+    try:
+        root.mkdir(mode=0o700)
+    except OSError as error:
+        raise CodeprobeError("SANDBOX_FAILED", f"{root}: {error.strerror}") from error
     return root

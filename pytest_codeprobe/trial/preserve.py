@@ -34,8 +34,13 @@ def copy_log(source: Path, target: Path, redactor: Redactor) -> None:
                     redactor.stream(reader, writer)
                 return
         except OSError as error:
+            target.unlink(missing_ok=True)  # half a log would pass for a whole one
             raise _failed(target, error) from error
-    _in_a_process(redactor, str(source), str(target))
+    try:
+        _in_a_process(redactor, str(source), str(target))
+    except CodeprobeError:
+        target.unlink(missing_ok=True)
+        raise
 
 
 def scrub_tree(folder: Path, redactor: Redactor) -> int:

@@ -145,8 +145,19 @@ class TrialRun:
             self._attempts.note_unborn(ending.code, ending.reason)
         self.result = build_record(self._facts(warnings), ending, outcome)
         if self._sandbox is not None or self.result.status == "error":
-            self._store.write(self.result)
+            self._write(outcome)
         return self.result
+
+    def _write(self, outcome: Literal["passed", "failed"] | None) -> None:
+        """result.json. Where it can't be written the record says so, and lives on in the report alone."""
+        assert self.result is not None
+        try:
+            self._store.write(self.result)
+        except CodeprobeError as trouble:
+            if self.result.status == "error" or outcome is not None:  # one error is enough; a marked test's report has gone its way
+                self.result = self.result.model_copy(update={"warnings": (*self.result.warnings, str(trouble))})
+            else:
+                self.result = build_record(self._facts([]), classify(trouble, ours=True, phase="preserve"), None)
 
     def delete(self) -> Sequence[str]:
         """Remove the private folder; what could not be removed."""

@@ -174,10 +174,8 @@ class Session:
         except BaseException:
             process.destroy()
             raise
-        if not ended.proved:
-            raise CodeprobeError("SANDBOX_FAILED", "it can't be shown that nothing of the session is alive", detail={"cause": ended.cause})
-        if ended.cause.startswith("log:"):
-            raise CodeprobeError("SANDBOX_FAILED", f"the session's output could not be written: {ended.cause.removeprefix('log: ')}")
+        if ended.trouble is not None:
+            raise CodeprobeError("SANDBOX_FAILED", f"session: {ended.trouble}", detail={"cause": ended.cause})
         why = {"timeout": name, "output": "output_mb"}.get(ended.cause, why)
         stopped = reason_of(ended.cause) if ended.cause.startswith("stopped:") else None
         stderr_tail = tail(self.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -13,6 +12,7 @@ from pytest_codeprobe.model.result import TrialResult, result_text
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.sandboxes.trees import move_tree, remove_tree
 from pytest_codeprobe.text import Redactor, write_whole
 from pytest_codeprobe.trial.environment import trial_secrets
 from pytest_codeprobe.trial.preserve import copy_log, preserve_mode, scrub_tree
@@ -55,10 +55,22 @@ class AttemptStore:
 
     def _keep(self, sandbox: Sandbox) -> None:
         target = self._folder / "artifacts"
-        if target.exists():
-            shutil.rmtree(target)
+        remove_tree(target)
         # with secrets about, it is cleaned before it leaves the private folder: kill -9 must not leave one in the run dir
         place = sandbox.root / "kept" if self.redactor else target
+        try:
+            self._keep_in(sandbox, place)
+            if place != target:
+                if removed := scrub_tree(place, self.redactor):
+                    self.kept = "partial"
+                    self.warnings.append(f"{self._trial.node_id}: {removed} kept files held a secret and were replaced by a mark")
+                move_tree(place, target, ())
+        except BaseException:
+            self.kept = "none"
+            remove_tree(target)  # half a tree is of no use, and the record needs the room on a full disk
+            raise
+
+    def _keep_in(self, sandbox: Sandbox, place: Path) -> None:
         ignore = self._trial.sandbox.ignore_patterns
         if self._mode == "direct":
             copy = sandbox.root / "graded"
@@ -67,11 +79,6 @@ class AttemptStore:
             copy.rename(sandbox.workspace)
         else:
             self.kept = sandbox.keep(place, ignore)
-        if place != target:
-            if removed := scrub_tree(place, self.redactor):
-                self.kept = "partial"
-                self.warnings.append(f"{self._trial.node_id}: {removed} kept files held a secret and were replaced by a mark")
-            shutil.move(place, target)
 
     def evidence(self, sandbox: Sandbox, number: int) -> None:
         """The logs of one attempt."""

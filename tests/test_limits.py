@@ -1,0 +1,232 @@
+"""Limits stop a session and grade what is there; provider faults and early crashes give one more attempt; full disks say so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.front_door import Project, Run, scripted
+
+WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
+SLEEP = {"sleep": 60}
+
+
+def usage(inputs: int = 10, outputs: int = 5, cost: float = 0.25) -> dict[str, Any]:
+    return {"usage": {"model": "m", "input_tokens": inputs, "output_tokens": outputs, "cost_usd": cost}}
+
+
+#: limits of a session: run_limits or sandbox.limits, steps, limit_hit
+LIMITS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], tuple[str, float]]] = {
+    "task-timeout": ({"task_timeout": 1}, [WRITE, SLEEP], ("task_timeout", 1)),
+    "turn-timeout": ({"turn_timeout": 1, "task_timeout": 30}, [WRITE, SLEEP], ("turn_timeout", 1)),
+    "output": ({"output_mb": 0.01}, [WRITE, {"run": "seq 100000"}, SLEEP], ("output_mb", 0.01)),
+    "turns": ({"max_turns": 2}, [WRITE, {"run": "true"}, {"run": "true"}, SLEEP], ("max_turns", 2)),
+    "input-tokens": ({"max_input_tokens": 99}, [WRITE, usage(100), SLEEP], ("max_input_tokens", 99)),
+    "output-tokens": ({"max_output_tokens": 9}, [WRITE, usage(outputs=10), SLEEP], ("max_output_tokens", 9)),
+    "total-tokens": ({"max_total_tokens": 14}, [WRITE, usage(10, 5), SLEEP], ("max_total_tokens", 14)),
+    "usd": ({"max_usd": 0.4}, [WRITE, usage(), usage(), SLEEP], ("max_usd", 0.4)),
+}
+
+
+def limited(project: Project, task_id: str, limits: dict[str, Any], steps: list[dict[str, Any]]) -> None:
+    own = {k: v for k, v in limits.items() if k == "output_mb"}
+    rest = {k: v for k, v in limits.items() if k != "output_mb"}
+    project.task(task_id, agent=scripted(*steps), run_limits=rest, sandbox={"limits": own})
+
+
+def test_limits_stop_and_grade(project: Project, mode: str) -> None:
+    """Each ends its session at once; the work counts, unless the task says that a limit is a fail."""
+    for name, (limits, steps, _) in LIMITS.items():
+        limited(project, name, limits, steps)
+    limited(project, "fail", {"max_turns": 1, "on_limit": "fail"}, [WRITE, {"run": "true"}, SLEEP])
+    limited(project, "none", {"max_turns": 3, "max_usd": 1, "task_timeout": 60, "expected_turns": 1}, [WRITE, {"run": "true"}, {"say": "x"}])
+    run = project.run("tasks", "--codeprobe-agent=scripted", mode=mode).assert_consistent()
+    run.assert_nothing_left()
+    hits = {task: e["limit_hit"] and (e["limit_hit"]["name"], e["limit_hit"]["value"]) for task, e in run.finished.items()}
+    assert hits == {**{name: hit for name, (_, _, hit) in LIMITS.items()}, "fail": ("max_turns", 1), "none": None}
+    assert run.statuses == {**dict.fromkeys(LIMITS, "passed"), "fail": "failed", "none": "passed"}
+    assert run.result("fail")["reason"] == "limit max_turns = 1 was hit (on_limit: fail)"
+    assert "limit hit: max_turns = 1" in run.output
+    # beyond what was expected: said, never a fail (tool calls and one final message)
+    assert run.result("none")["expected_turns_overage"] == 2
+    assert run.result("usd")["cost_usd"] == 0.5
+    # stopped at once, not at its sleep's end
+    assert max(r["duration_seconds"] for r in run.envelope["data"]["results"]) < 30
+    log = run.trial("output") / "attempt-1" / "agent.stdout"
+    assert log.stat().st_size <= int(0.01 * (1 << 20))
+
+
+def test_setup_timeout(project: Project) -> None:
+    """Not the agent's doing: an error, with the limit that was hit."""
+    project.task("t", agent=scripted(WRITE), pre_run=[{"command": "sleep 60", "timeout": 60}], run_limits={"setup_timeout": 1})
+    project.task("own", agent=scripted(WRITE), pre_run=[{"command": "sleep 60", "timeout": 1}])
+    project.task("lenient", agent=scripted(WRITE), pre_run=[{"command": "sleep 60", "timeout": 0.5, "fail_on_error": False}])
+    run = project.run("tasks", "--codeprobe-agent=scripted").assert_consistent()
+    assert run.statuses == {"t": "error", "own": "error", "lenient": "passed"}
+    assert run.finished["t"]["limit_hit"] == {"name": "setup_timeout", "value": 1.0}
+    assert run.finished["t"]["code"] == run.finished["own"]["code"] == "SANDBOX_FAILED"
+    assert "took too long" in run.result("own")["reason"]
+    assert run.result("t")["phase"] == "prepare"
+
+
+def test_grading_timeout(project: Project) -> None:
+    """The verifier's trouble, not the agent's."""
+    slow = [{"type": "run_command", "command": "sleep 60", "timeout": 60}, {"type": "file_exists", "path": "out.txt"}]
+    project.task("t", agent=scripted(WRITE), success_criteria=slow, run_limits={"grading_timeout": 1})
+    run = project.run("tasks", "--codeprobe-agent=scripted").assert_consistent()
+    assert (run.statuses["t"], run.finished["t"]["code"]) == ("error", "VERIFIER_FAILED")
+    assert run.result("t")["phase"] == "grade"
+    assert run.seconds < 40
+    run.assert_nothing_left()
+
+
+def test_timeout_of_pytest_timeout(project: Project, mode: str) -> None:
+    """Its number is the deadline of prepare and session together."""
+    limited(project, "t", {"task_timeout": 60}, [WRITE, SLEEP])
+    run = project.run("tasks", "--codeprobe-agent=scripted", "--timeout=2", mode=mode).assert_consistent()
+    assert run.finished["t"]["limit_hit"] == {"name": "timeout", "value": 2.0}
+    assert run.statuses == {"t": "passed"}
+
+
+@pytest.mark.parametrize("code", ["LLM_UNAVAILABLE", "AGENT_CRASHED"])
+def test_one_more_attempt(project: Project, mode: str, code: str) -> None:
+    """Two attempts in fresh workspaces, both kept on disk, their costs added up."""
+    run_it = f"touch {project.marks}/$(date +%s%N); test ! -e left && touch left; ls >seen"
+    steps = [{"fail": code}] if code == "AGENT_CRASHED" else [usage(), {"run": run_it}, {"fail": code}]
+    spent = 2 * (code == "LLM_UNAVAILABLE")  # a usage is a reply, and after one a crash is final
+    project.task("t", agent=scripted(*steps), post_run=[{"command": f"touch {project.marks}/post"}])
+    began = time.monotonic()
+    run = project.run("tasks", "--codeprobe-agent=scripted", mode=mode).assert_consistent()
+    assert time.monotonic() - began > 5  # the wait between them
+    assert (run.statuses["t"], run.finished["t"]["code"]) == ("error", code)
+    record = run.result("t")
+    assert [(a["number"], a["cause"], a["code"]) for a in record["attempts"]] == [(1, "first", code), (2, "retry", code)]
+    assert record["cost_usd"] == run.finished["t"]["cost_usd"] == 0.25 * spent
+    assert record["usage"]["input_tokens"] == 10 * spent
+    assert record["limit_hit"] is None
+    for number in (1, 2):
+        folder = run.trial("t") / f"attempt-{number}"
+        assert json.loads((folder / "transcript.json").read_text())["steps"]
+        assert (folder / "agent.stdout").stat().st_size
+        assert (folder / "trial.log").stat().st_size
+    events = [(e["event"], e.get("attempt")) for e in run.events if e.get("task_id") == "t"]
+    assert events == [("trial_started", 1), ("trial_retried", 2), ("trial_started", 2), ("trial_finished", 2)]
+    if code == "LLM_UNAVAILABLE":
+        assert len([p for p in project.marks.iterdir() if p.name != "post"]) == 2
+        assert not [c for c in record["changed_files"] if c.startswith("M")]  # the second found nothing of the first
+        assert (run.trial("t") / "artifacts" / "seen").read_text() == "left\nseen\n"
+    assert (project.marks / "post").exists()
+    run.assert_nothing_left()
+    assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
+
+
+def test_no_second_attempt(project: Project) -> None:
+    """After a reply a crash is the agent's; auth and blocked can't be helped; a limit has been hit."""
+    project.task("auth", agent=scripted({"fail": "AUTH_FAILED"}), file="auth/t.yaml")
+    project.task("blocked", agent=scripted({"fail": "AGENT_BLOCKED"}))
+    project.task("crashed", agent=scripted(WRITE, {"fail": "AGENT_CRASHED"}))
+    project.task("exit", agent=scripted(WRITE, {"exit": 3}))
+    run = project.run("tasks", "auth", "--codeprobe-agent=scripted").assert_consistent()
+    assert {t: (e["status"], e["code"]) for t, e in run.finished.items()} == {
+        "auth": ("error", "AUTH_FAILED"),
+        "blocked": ("error", "AGENT_BLOCKED"),
+        "crashed": ("error", "AGENT_CRASHED"),
+        "exit": ("passed", None),
+    }
+    assert {len(r["attempts"]) for r in (run.result(t) for t in run.finished)} == {1}
+
+
+# ---- full disks
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file system takes root")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+    yield place
+    with contextlib.suppress(OSError):
+        os.chdir("/")
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def assert_full(run: Run, task: str) -> None:
+    """SANDBOX_FAILED that says what is the matter."""
+    assert "INTERNALERROR" not in run.output
+    assert run.code == 6
+    assert (run.statuses[task], run.finished[task]["code"]) == ("error", "SANDBOX_FAILED")
+    assert "No space left on device" in run.finished[task]["reason"]
+    entry = next(e for e in run.envelope["errors"] if e["code"] == "SANDBOX_FAILED")
+    assert entry["remediation"]
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("how", ["template", "session", "pre-run", "output", "grading"])
+def test_full_disk_below_trials(project: Project, small_disk: Path, how: str) -> None:
+    """TMPDIR is full: at layout, by the agent's files, by its output, by a grader."""
+    project.environment["TMPDIR"] = str(small_disk)
+    fill = "head -c 20000000 /dev/zero >fill"
+    fields: dict[str, Any] = {"agent": scripted(WRITE)}
+    if how == "template":
+        project.write("tasks/templates/big/.keep", "")
+        (project.path / "tasks/templates/big/file").write_bytes(os.urandom(1 << 20) * 12)
+        fields["sandbox"] = {"template_sources": [{"type": "template_dir", "path": "templates/big"}]}
+    if how == "session":
+        fields["agent"] = scripted({"run": fill}, WRITE)
+    if how == "pre-run":
+        fields["pre_run"] = [{"command": fill}]
+    if how == "output":
+        fields["agent"] = {"type": "command", "command": ["sh", "-c", "echo x >out.txt; seq 3000000"]}
+    if how == "grading":
+        fields["success_criteria"] = [{"type": "run_command", "command": f"{fill}; true"}, {"type": "file_exists", "path": "out.txt"}]
+    project.task("a-full", **fields)
+    project.task("b-next", agent=scripted(WRITE))
+    run = project.run("tasks/*.yaml", "--codeprobe-preserve=none").assert_consistent()
+    if how == "session":  # the agent's own trouble, if there is room for what the harness writes; else said as it is
+        assert run.finished["a-full"]["status"] in ("failed", "passed", "error")
+        assert run.finished["a-full"]["status"] != "error" or run.finished["a-full"]["code"] == "SANDBOX_FAILED"
+    else:
+        assert_full(run, "a-full")
+    assert run.statuses["b-next"] == "passed"  # the first one's folder is gone
+    assert not list(small_disk.glob("codeprobe-*"))
+
+
+def test_full_run_dir(project: Project, small_disk: Path) -> None:
+    """What is kept doesn't fit: an error of that trial; the envelope is there, and the next run works."""
+    project.task("a-big", agent=scripted({"run": "head -c 20000000 /dev/urandom >big"}, WRITE))
+    project.task("b-small", agent=scripted(WRITE))
+    run = project.run("tasks", "--codeprobe-agent=scripted", f"--codeprobe-run-dir={small_disk}/run").assert_consistent()
+    assert_full(run, "a-big")
+    assert run.statuses["b-small"] == "passed"
+    again = project.run("tasks", "--codeprobe-agent=scripted", "--codeprobe-preserve=none").assert_consistent()
+    assert set(again.statuses.values()) == {"passed"}
+
+
+def test_run_dir_without_any_room(project: Project, mode: str, small_disk: Path) -> None:
+    """Not even events and results can be written: no INTERNALERROR, a plain reason, and the next run works."""
+    (small_disk / "ballast").write_bytes(bytes((8 << 20) - 32768))
+    for number in range(40):
+        project.task(f"t{number:02}", agent=scripted(WRITE, {"say": "x" * 2000}))
+    run = project.run("tasks", "--codeprobe-agent=scripted", "--codeprobe-json", f"--codeprobe-run-dir={small_disk}/run", mode=mode)
+    assert "INTERNALERROR" not in run.output
+    (envelope,) = run.lines
+    assert envelope["exit_code"] == run.code != 0
+    assert "No space left on device" in json.dumps(envelope)
+    run.assert_nothing_left()
+    assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
+    (small_disk / "ballast").unlink()
+    again = project.run("tasks", "--codeprobe-agent=scripted", "-k", "t00").assert_consistent()
+    assert again.statuses == {"t00": "passed"}
