@@ -81,16 +81,18 @@ def pytest_codeprobe_configured(config: pytest.Config) -> None:
     output = config.stash.get(OUTPUT, None)
     named = {"agent", "model", "driver", "run-dir", "timeout", "permission-mode", "preserve"} & set(state.options.on_command_line)
     if named or state.options.console or (state.xdist and state.options.agent) or (output is not None and output.json):
-        state.activate().check_options()
+        live = state.activate()
+        live.check_options()
+        if state.xdist and (state.options.agent or state.options.console):
+            live.refuse_other_hosts()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """A worker of pytest-xdist is about to start."""
     state = node.config.stash[STATE]
-    if not node.gateway.spec.popen:
-        raise pytest.UsageError(f"codeprobe: worker {node.gateway.spec} is not a local process; use -n N")
-    node.workerinput[WORKER_INPUT] = state.for_worker()
+    spec = node.gateway.spec
+    node.workerinput[WORKER_INPUT] = state.for_worker(local=bool(spec.popen) and not spec.via)
 
 
 # ---- collection
@@ -175,7 +177,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def _wake(report: pytest.CollectReport | pytest.TestReport) -> None:
     node = getattr(report, "node", None)  # set by xdist in its controller
-    if node is not None and hasattr(report, "codeprobe"):
-        state = node.config.stash[STATE]
-        if state.live is None:
-            state.activate().late_report(report)
+    state = node.config.stash[STATE] if node is not None else None
+    if state is None or state.live is not None:
+        return
+    if hasattr(report, "codeprobe"):
+        state.activate().late_report(report)
+    elif isinstance(report, pytest.TestReport):
+        state.count(report)

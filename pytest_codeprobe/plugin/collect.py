@@ -46,7 +46,8 @@ class TaskFile(pytest.Module):
                 for trial in self.live.expand(task, f"{self.nodeid}::{task.task.task_id}"):
                     yield self._item(task, trial)
         except CodeprobeError as error:
-            raise TaskError(error) from None
+            if not self.live.is_fault_of_run(error):
+                raise TaskError(error) from None
 
     def _item(self, task: LoadedTask, trial: Trial) -> TaskItem:
         name = trial.node_id.removeprefix(f"{self.nodeid}::")

@@ -8,7 +8,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +41,6 @@ class Controller:
         self.config = live.config
         output = self.state.output
         self.book = RunBook(live.folder, self.state.run_id, live.clock, output.event if output is not None else _nothing)
-        self.ordinary: Counter[str] = Counter()
         self.unplanned: dict[str, Final] = {}  #: tasks that were skipped without a plan, for want of an agent
         self.task_errors: list[CodeprobeError] = []
         self.module_errors = 0
@@ -141,16 +139,10 @@ class Controller:
             if text is not None:
                 self._trial_report(report, TrialResult.model_validate_json(text))
             elif report.nodeid not in self.book.plan and report.nodeid not in self.unplanned:
-                self._ordinary(report)
+                self.state.count(report)
             maxfail = self.config.getoption("maxfail")
             if maxfail and self._session is not None and self._session.testsfailed >= maxfail:
                 self.live.stops.raise_flag("maxfail")  # a worker would else start what is in its queue
-
-    def _ordinary(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or not report.passed:
-            xfail = hasattr(report, "wasxfail")
-            name = {"passed": "xpassed", "skipped": "xfailed"}.get(report.outcome, report.outcome) if xfail else str(report.outcome)
-            self.ordinary["error" if name == "failed" and report.when != "call" else name] += 1
 
     def _trial_report(self, report: pytest.TestReport, record: TrialResult) -> None:
         if record.node_id not in self.book.plan:
@@ -242,7 +234,16 @@ class Controller:
         code = self.exit_code(exitstatus)
         if code is not None:
             session.exitstatus = code
-        self._write(int(session.exitstatus))
+        line = self._envelope_line(int(session.exitstatus))
+        if line is not None and self.book.plan:
+            try:
+                write_whole(self.live.folder.envelope_file, line + "\n")
+            except OSError as error:  # a full disk is said on stdout, and by the exit code
+                self.book.note("envelope.json", error)
+                session.exitstatus = self.exit_code(exitstatus) or session.exitstatus
+                line = self._envelope_line(int(session.exitstatus))
+        if line is not None and self.state.output is not None:
+            self.state.output.envelope(line)
 
     # ---- the end
     def close(self) -> None:
@@ -303,8 +304,9 @@ class Controller:
             task_errors=tuple(e.code for e in self.task_errors),
             module_errors=self.module_errors,
             went_on=self._went_on(),
-            ordinary_failed=self.ordinary["failed"] + self.ordinary["error"],
-            ordinary_passed=sum(self.ordinary.values()),
+            lost_output=self.book.trouble is not None,
+            ordinary_failed=self.state.ordinary["failed"] + self.state.ordinary["error"],
+            ordinary_passed=sum(self.state.ordinary.values()),
         )
 
     def exit_code(self, status: int) -> int | None:
@@ -326,6 +328,8 @@ class Controller:
             found.append(entry(CodeprobeError("INTERRUPTED", str(self._stop or "") or "interrupted", detail={"run_dir": run_dir})))
         elif code == 5 and (self.state.options.console or self.state.options.agent is not None) and not self.state.no_plan:
             found.append(entry(self._no_tasks()))
+        if self.book.trouble is not None:
+            found.append(entry(self.book.trouble))
         return found + trial_errors(self.finals())
 
     def _no_tasks(self) -> CodeprobeError:
@@ -344,9 +348,10 @@ class Controller:
             detail={"paths": [str(a) for a in self.config.args], "patterns": list(self.state.options.files)},
         )
 
-    def _write(self, code: int) -> None:
+    def _envelope_line(self, code: int) -> str | None:
+        """The envelope; None where there is no place for it."""
         if not self.book.plan and not (self.state.output is not None and self.state.output.json):
-            return
+            return None
         now = time.time()
         warnings = list(dict.fromkeys([*self.warnings, *(w for f in self.finals() for w in f.warnings)]))
         if self.module_errors:
@@ -359,16 +364,12 @@ class Controller:
             ended_at=stamp(_moment(now)),
             duration_seconds=round(now - self._started, 3),
             experiment=None,
-            ordinary=dict(self.ordinary),
+            ordinary=dict(self.state.ordinary),
             warnings=warnings,
             next_steps=(),
         )
         self.envelope = envelope(self.finals(), self.errors(code), facts)
-        line = json_line(self.envelope)
-        if self.book.plan:
-            write_whole(self.live.folder.envelope_file, line + "\n")
-        if self.state.output is not None:
-            self.state.output.envelope(line)
+        return json_line(self.envelope)
 
     def _take_warnings(self, text: str | None) -> None:
         if text is not None:

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ class Live:
         self.warnings: list[str] = []
         self.identities = Identities()
         self.controller: Controller | None = None
+        self.fault: CodeprobeError | None = None  #: an option from environment or ini is wrong: one refusal, not an error for each file
         self.protocol: TrialProtocol | None = None
         self._loaded: dict[Path, LoadedFile | CodeprobeError] = {}
 
@@ -109,6 +110,18 @@ class Live:
         except CodeprobeError as error:
             raise refused(error) from error
 
+    def refuse_other_hosts(self) -> None:
+        """Before xdist connects to them: a trial needs the run dir and its controller's processes at hand."""
+        for spec in self.config.getoption("tx", None) or ():
+            place = str(spec).rpartition("*")[2]
+            if not place.startswith("popen") or "//via=" in place:
+                error = CodeprobeError(
+                    "USAGE_ERROR",
+                    f"--tx {spec}: tasks run in workers on this machine only",
+                    remediation="Use -n N for the tasks, and a run of its own for tests on other machines.",
+                )
+                raise refused(error) from error
+
     # ---- tasks
     @functools.cached_property
     def settings(self) -> LoadSettings:
@@ -141,6 +154,27 @@ class Live:
     def expand(self, task: LoadedTask, node_id: str) -> list[Trial]:
         """The trials of a task."""
         return expand(task, settings=self.settings, options=self.state.options, defaults=self.defaults, node_id=node_id)
+
+    def is_fault_of_run(self, error: CodeprobeError) -> bool:
+        """Whether the error lies in the run's options and not in the task file that met it; the run is refused with it then."""
+        if error.code in ("TASK_INVALID", "DUPLICATE_TASK") or (error.code == "UNKNOWN_BACKEND" and self.state.options.agent is None):
+            return False
+        self.fault = self.fault or error
+        return True
+
+    def refuse_what_cannot_run(self, trials: Sequence[Trial]) -> None:
+        """Once all is collected: options that are wrong, and `codeprobe run` without any agent."""
+        error = self.fault
+        if self.state.options.console and not self.state.no_plan and error is None:
+            waiting = [t for t in trials if t.skip is None]
+            if waiting and not any(self.chosen(t) for t in waiting):
+                error = CodeprobeError(
+                    "NO_BACKENDS_CONFIGURED",
+                    f"no agent is chosen for {len(waiting)} task{'s' * (len(waiting) != 1)}",
+                    remediation=f"Pass --agent NAME, one of: {', '.join(sorted(self.registry.agents))}.",
+                )
+        if error is not None:
+            raise refused(error) from error
 
     def task_file(self, path: Path, parent: pytest.Collector) -> TaskFile | None:
         """The node of a task file; None if it is none after all."""
@@ -224,7 +258,10 @@ class Live:
             prepare_place_shared(self.state.run_dir)
         notes = dict.fromkeys(n for t, line in zip(given, listed, strict=True) if line.starts for n in t.notes)
         self.warnings.extend(n for n in notes if n not in self.warnings)  # once for a run, however many tasks it holds for
-        self.folder.publish_plan(make_plan(self.state.run_id, __version__, str(self.config.rootpath), self.state.options, listed))
+        try:
+            self.folder.publish_plan(make_plan(self.state.run_id, __version__, str(self.config.rootpath), self.state.options, listed))
+        except CodeprobeError as error:
+            raise refused(error) from error
         return True
 
     def run_of(self, node: pytest.Item) -> TrialRun:

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,14 @@ class State:
         listing = ("collectonly", "showfixtures", "show_fixtures_per_test")
         self.no_plan = self.no_start or any(getattr(option, name, False) for name in listing)
         self.live: Live | None = None
+        self.ordinary: Counter[str] = Counter()  #: outcomes of ordinary tests, also of those before the first sign of a task
+
+    def count(self, report: pytest.TestReport) -> None:
+        """An ordinary test's report."""
+        if report.when == "call" or not report.passed:
+            xfail = hasattr(report, "wasxfail")
+            name = {"passed": "xpassed", "skipped": "xfailed"}.get(report.outcome, report.outcome) if xfail else str(report.outcome)
+            self.ordinary["error" if name == "failed" and report.when != "call" else name] += 1
 
     def _place(self, config: pytest.Config) -> Path:
         if self.options.run_dir is not None:
@@ -59,15 +68,15 @@ class State:
         """The JSON modes' stdout; None in a worker."""
         return self.config.stash.get(OUTPUT, None)
 
-    def for_worker(self) -> str:
-        """What workers are told: one JSON string, since execnet takes builtins only."""
+    def for_worker(self, *, local: bool) -> str:
+        """What workers are told: one JSON string, since execnet takes builtins only. On another host nothing is named: no task starts."""
         return json.dumps(
             {
                 "options": self.options.to_json(),
                 "run_id": self.run_id,
                 "run_dir": str(self.run_dir),
                 "default_place": self.default_place,
-                "named": sorted(self.named),
+                "named": sorted(self.named) if local else [],
             }
         )
 
