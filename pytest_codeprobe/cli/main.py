@@ -14,7 +14,7 @@ from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.model.clock import SystemClock, stamp
 from pytest_codeprobe.options import BUILT
 from pytest_codeprobe.run.envelope import refusal
-from pytest_codeprobe.text import json_line
+from pytest_codeprobe.text import json_line, one_line
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -73,7 +73,7 @@ def _arguments(values: dict[str, Any], paths: list[str], rest: list[str]) -> lis
     arguments += [f"--log-level={values['log_level']}"] if values["log_level"] else []
     arguments += ["-k", values["keyword"]] if values["keyword"] else []
     arguments += ["-x"] if values["exitfirst"] else []
-    return [*arguments, *rest, *paths]
+    return [*arguments, *paths, *rest]
 
 
 def _mode_by_environment() -> str:
@@ -87,9 +87,28 @@ def _mode_by_environment() -> str:
     return "no_json" if sys.stdout.isatty() else "json_lines"
 
 
+class _Reached:
+    """A plugin that tells whether pytest came as far as ours, which from there on answers for the envelope."""
+
+    yes = False
+
+    def pytest_load_initial_conftests(self) -> None:
+        self.yes = True
+
+
 def start(arguments: list[str]) -> int:
-    """Run pytest in this process."""
-    return int(pytest.main(arguments))
+    """Run pytest in this process; its exit code. USAGE_ERROR where it refuses its command line before any plugin has a say."""
+    reached = _Reached()
+    try:
+        # by name, for those who switch off the loading of installed plugins
+        code = int(pytest.main(["-p", "codeprobe", *arguments], plugins=[reached]))
+    except ImportError as error:  # -p with a plugin that is not there
+        if reached.yes:
+            raise
+        raise CodeprobeError("USAGE_ERROR", one_line(str(error), 1000)) from error
+    if code and not reached.yes:
+        raise CodeprobeError("USAGE_ERROR", "pytest refused its command line or configuration; what it says is on stderr")
+    return code
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -98,8 +117,8 @@ def main(argv: list[str] | None = None) -> None:
     head, tail = _cut(given)
     try:
         code = group.main(head, prog_name="codeprobe", standalone_mode=False, obj=tail)
-    except click.exceptions.Abort:
-        sys.exit(2)
+    except click.exceptions.Abort:  # Ctrl-C outside of pytest
+        sys.exit(_refuse(given, CodeprobeError("INTERRUPTED", "interrupted"), None))
     except click.ClickException as error:
         sys.exit(_refuse(given, CodeprobeError("USAGE_ERROR", error.format_message()), error))
     except CodeprobeError as wrong:
@@ -119,9 +138,23 @@ def _refuse(argv: list[str], error: CodeprobeError, shown: click.ClickException 
         shown.show(file=sys.stderr)
     else:
         click.echo(f"ERROR: {error.code}: {error.message}\n  {error.remediation}", err=True)
-    if argv[:1] == ["run"] and "--no-json" not in argv and ({"--json", "--json-lines"} & set(argv) or not sys.stdout.isatty()):
-        click.echo(json_line(refusal(error, code, stamp(SystemClock().now()))))
+    if _wants_json(argv):
+        line = json_line(refusal(error, code, stamp(SystemClock().now())))
+        try:
+            click.echo(line)
+        except OSError:
+            sys.stdout = None  # closed by its reader: nothing is left to be flushed
     return code
+
+
+def _wants_json(argv: list[str]) -> bool:
+    """Of a command line that may not be readable as a whole."""
+    ours = set(_cut(argv)[0])
+    if argv[:1] != ["run"]:
+        return False
+    if ours & {"--json", "--json-lines"}:
+        return True
+    return "--no-json" not in ours and (os.environ.get("CODEPROBE_JSON", "").strip() not in ("", "0") or not sys.stdout.isatty())
 
 
 _options(run)
