@@ -22,7 +22,7 @@ class Discovery:
         self._state = state
         self._patterns = TaskPatterns(state.options.files, state.options.ignore, state.config.rootpath)
         self._read: set[str] = set()
-        self._referred: set[str] = set()
+        self._referred: dict[str, str] = {}  #: what a task refers to -> the folder of its file
         self.left_out: set[str] = set()  #: what was not collected since a task refers to it
         self.not_tasks: set[str] = set()  #: files that match a pattern and are no task files
 
@@ -30,7 +30,7 @@ class Discovery:
         """pytest_ignore_collect's answer: True = leave out, False = enter although pytest would not, None = as pytest decides."""
         self._read_above(path)
         text = str(path)
-        if text in self._referred and not self._is_named(text):
+        if text in self._referred and not self._is_named(text, self._referred[text]):
             self.left_out.add(text)
             return True
         return False if self._enter_anyway(path) else None
@@ -46,10 +46,10 @@ class Discovery:
             return True
         return any(text.startswith(folder + os.sep) for folder in self._state.named) and looks_like_task(path)
 
-    def _is_named(self, text: str) -> bool:
-        """Named on the command line, or on the way to what is, or below it."""
+    def _is_named(self, text: str, owner: str) -> bool:
+        """Named on the command line, or on the way to what is, or below a named folder that lies beside the task file."""
         return any(
-            text == named or named.startswith(text + os.sep) or (text.startswith(named + os.sep) and named in self._referred)
+            text == named or named.startswith(text + os.sep) or (text.startswith(named + os.sep) and named.startswith(owner + os.sep))
             for named in self._state.named
         )
 
@@ -81,7 +81,7 @@ class Discovery:
             return
         for name in sorted(names):
             if self.is_task_file(folder / name):
-                self._referred |= self._refers_to(folder / name)
+                self._referred |= dict.fromkeys(self._refers_to(folder / name), str(folder))
 
     def _refers_to(self, file: Path) -> set[str]:
         """What a task file names at or below its own folder, but nothing that holds the file itself."""

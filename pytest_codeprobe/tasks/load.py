@@ -77,7 +77,8 @@ def load_file(path: Path, settings: LoadSettings) -> LoadedFile:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise invalid(name, Place(), f"the file can't be read: {error.strerror}") from error
-    if SIGNS.search(data) is None and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+    readable = data.decode("utf-16", "replace").encode() if data.startswith((b"\xff\xfe", b"\xfe\xff")) else data
+    if SIGNS.search(readable) is None:
         return LoadedFile(file=path)  # somebody else's YAML, which need not even be valid for us
     reader = _FileReader(path, name, settings)
     return reader.read(parse(data, name))
