@@ -109,7 +109,11 @@ class Hostile:
     left: list[str]
 
 
-@pytest.fixture(scope="module", params=list(MODES))
+#: every mode of parallelism, and with them the ways to keep a workspace
+RUNS = {mode: "--codeprobe-preserve=" + ("move", "direct")[number % 2] for number, mode in enumerate(MODES)}
+
+
+@pytest.fixture(scope="module", params=list(RUNS))
 def hostile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     """All kinds in one run: a bad one must not disturb the others either."""
     making = make_project(tmp_path_factory.mktemp(f"hostile-{request.param}"))
@@ -120,7 +124,7 @@ def hostile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         add_task(project, f"command-{kind}", kind, "command")
     for kind in SCRIPTED:
         add_task(project, f"scripted-{kind}", kind, "scripted")
-    run = project.run("tasks/*.yaml", mode=request.param, seconds=180)
+    run = project.run("tasks/*.yaml", RUNS[request.param], mode=request.param, seconds=180)
     left = [str(p) for p in Path(project.environment["TMPDIR"]).glob("codeprobe-*")]
     yield Hostile(run, left)
     next(making, None)

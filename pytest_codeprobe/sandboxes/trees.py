@@ -312,7 +312,9 @@ def move_tree(source: Path, target: Path, ignore: Sequence[str]) -> Literal["who
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if not is_folder(source):
-            return keep_tree(source, target, ignore)
+            kept = keep_tree(source, target, ignore)
+            remove_tree(source)  # a link in its place, say
+            return kept
         with LANE:
             selection = _Selection(os.fsencode(source), Patterns(ignore))
         source.rename(target)
