@@ -166,6 +166,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def assert_full(run: Run, task: str) -> None:
     """SANDBOX_FAILED that says what is the matter."""
     assert "INTERNALERROR" not in run.output
+    assert "Logging error" not in run.output
     assert run.code == 6
     assert (run.statuses[task], run.finished[task]["code"]) == ("error", "SANDBOX_FAILED")
     assert "No space left on device" in run.finished[task]["reason"]
