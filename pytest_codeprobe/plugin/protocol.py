@@ -15,7 +15,7 @@ from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
 from pytest_codeprobe.plugin.failure import harness_text, told
 from pytest_codeprobe.plugin.marked import MARKED, Marked, mark_tests
-from pytest_codeprobe.plugin.timeouts import deadline
+from pytest_codeprobe.plugin.timeouts import deadline, ignored
 from pytest_codeprobe.text import one_line
 from pytest_codeprobe.trial.run import TrialRun
 
@@ -173,13 +173,16 @@ class TrialProtocol:
         assert trial is not None
         before = _run_of(item)
         earlier = tuple(before.attempts) if before is not None else ()
+        seconds = deadline(item)
+        if seconds is not None and (said := ignored(item)) and said not in self.live.warnings:
+            self.live.warnings.append(said)
         run = TrialRun(
             trial,
             self.live.context,
             self.live.make_sandbox,
             number=len(earlier) + 1,
             earlier=earlier,
-            deadline=deadline(item),
+            deadline=seconds,
             overridden=_overridden(item),
         )
         if isinstance(item, TaskItem):
