@@ -50,7 +50,8 @@ def test_an_agent_in_the_file_counts_only_where_the_file_is_meant(project: Proje
         assert set(run.junit().values()) == {"skipped"}
         assert not run.wrote
     named = project.run("tasks/own.yaml").assert_consistent()
-    assert named.statuses == {"own": "passed"} and named.code == 0
+    assert named.statuses == {"own": "passed"}
+    assert named.code == 0
     by_id = project.run("tasks/own.yaml::own", "tasks/bare.yaml").assert_consistent()
     assert by_id.statuses == {"own": "passed", "bare": "skipped"}
     assert by_id.finished["bare"]["reason"] == NO_AGENT
@@ -61,7 +62,8 @@ def test_an_agent_in_the_file_counts_only_where_the_file_is_meant(project: Proje
 def test_the_console_script_runs_what_the_file_names(project: Project) -> None:
     project.task("own", agent=scripted(WRITE))
     run = project.codeprobe("run", "--no-json").assert_consistent()
-    assert run.statuses == {"own": "passed"} and run.code == 0
+    assert run.statuses == {"own": "passed"}
+    assert run.code == 0
 
 
 @pytest.mark.parametrize("args", [(), ("tasks",), ("tasks/a.yaml",)])
@@ -95,7 +97,8 @@ def test_an_unknown_agent_is_refused_with_a_hint(project: Project, mode: str, wh
     flags = (f"{spelled}=orcale",) if where == "flag" else ()
     run = project.run("tasks", *flags, mode=mode, env={spelled: "orcale"} if where == "env" else {})
     assert run.code == 4, run.output
-    assert "UNKNOWN_BACKEND" in run.output and "oracle" in run.output
+    assert "UNKNOWN_BACKEND" in run.output
+    assert "oracle" in run.output
     assert not run.wrote
 
 

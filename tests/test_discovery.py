@@ -36,7 +36,15 @@ def test_the_default_patterns(project: Project) -> None:
 
 def test_patterns_of_the_ini(project: Project) -> None:
     project.write("pytest.ini", "[pytest]\ncodeprobe_files = evals/**/*.yaml bench-?.yml\ncodeprobe_ignore = drafts/ evals/old*.yaml\n")
-    for name in ("evals/a.yaml", "evals/x/b.yaml", "evals/drafts/c.yaml", "evals/old-d.yaml", "x/bench-1.yml", "x/bench-22.yml", "tasks/e.yaml"):
+    for name in (
+        "evals/a.yaml",
+        "evals/x/b.yaml",
+        "evals/drafts/c.yaml",
+        "evals/old-d.yaml",
+        "x/bench-1.yml",
+        "x/bench-22.yml",
+        "tasks/e.yaml",
+    ):
         project.write(name, TASK.format(Path(name).name.split(".")[0]))
     assert collected(project) == ["evals/a.yaml::a", "evals/x/b.yaml::b", "x/bench-1.yml::bench-1"]
     assert collected(project, "evals/drafts/c.yaml") == ["evals/drafts/c.yaml::c"]  # named outright
@@ -90,7 +98,8 @@ def test_the_yaml_of_others_is_no_task(project: Project, mode: str) -> None:
     assert run.statuses == {"real": "passed"}
     assert run.code == 0, run.output
     (line,) = [line for line in run.stdout.splitlines() if "no task files" in line]
-    assert "and" in line and len(line) < 200
+    assert "and" in line
+    assert len(line) < 200
 
 
 def test_a_mapping_with_a_tasks_key_but_no_id_is_an_error(project: Project, mode: str) -> None:
@@ -98,7 +107,8 @@ def test_a_mapping_with_a_tasks_key_but_no_id_is_an_error(project: Project, mode
     project.task("real", agent=scripted(WRITE))
     run = project.run("tasks", "--codeprobe-agent=scripted", mode=mode)
     assert run.code == 4, run.output
-    assert "tasks/slip.yaml:1" in run.output and "did you mean 'task_id'" in run.output
+    assert "tasks/slip.yaml:1" in run.output
+    assert "did you mean 'task_id'" in run.output
     assert not run.wrote
 
 
@@ -115,7 +125,8 @@ def test_two_tasks_of_one_name(project: Project, mode: str) -> None:
     project.write("tasks/b.yaml", TASK.format("other") + "---\n" + TASK.format("SAME"))
     run = project.run("tasks", "--codeprobe-agent=nop", mode=mode)
     assert run.code == 4, run.output
-    assert "tasks/a.yaml:1" in run.output and "tasks/b.yaml:5" in run.output
+    assert "tasks/a.yaml:1" in run.output
+    assert "tasks/b.yaml:5" in run.output
     assert "1 error" in run.output
 
 
@@ -241,7 +252,9 @@ def test_globs_on_the_command_line(project: Project, mode: str) -> None:
 
 
 def test_lists_and_documents(project: Project, mode: str) -> None:
-    project.write("tasks/many.yaml", "- " + TASK.format("a").replace("\n", "\n  ").rstrip() + "\n---\n" + TASK.format("b") + "---\nnote: no task\n")
+    project.write(
+        "tasks/many.yaml", "- " + TASK.format("a").replace("\n", "\n  ").rstrip() + "\n---\n" + TASK.format("b") + "---\nnote: no task\n"
+    )
     run = project.run("tasks", "--codeprobe-agent=nop", mode=mode).assert_consistent()
     assert {t["node_id"] for t in run.plan} == {"tasks/many.yaml::a", "tasks/many.yaml::b"}
 

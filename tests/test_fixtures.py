@@ -39,7 +39,8 @@ def test_autouse_fixtures_of_every_scope(project: Project) -> None:
     assert run.statuses == {"a": "passed", "b": "passed"}
     lines = (project.marks / "order").read_text().splitlines()
     each = ["up function", "agent", "down function"]
-    assert lines[0] == "up session" and lines[-1] == "down session"
+    assert lines[0] == "up session"
+    assert lines[-1] == "down session"
     assert [x for x in lines if x in each] == each * 2
     for scope in ("module", "class", "package"):
         assert lines.index(f"up {scope}") < lines.index("agent")
@@ -61,7 +62,9 @@ def svc(tmp_path):
 """,
     )
     look = {"run": f"cp {project.marks}/svc out.txt"}
-    project.task("with", agent=scripted(look), fixtures=["svc"], success_criteria=[{"type": "file_contains", "path": "out.txt", "includes": ["up"]}])
+    project.task(
+        "with", agent=scripted(look), fixtures=["svc"], success_criteria=[{"type": "file_contains", "path": "out.txt", "includes": ["up"]}]
+    )
     project.task("without", agent=scripted({"run": f"test ! -e {project.marks}/svc2 && echo y > out.txt"}))
     run = project.run("tasks", AGENT, mode=mode).assert_consistent()
     assert run.statuses == {"with": "passed", "without": "passed"}
@@ -92,7 +95,9 @@ def test_overridden_sandboxes_at_several_levels(project: Project, mode: str) -> 
     """Each level adds to what the level above prepared; a folder beside is not concerned."""
     write = 'codeprobe_sandbox.write_text("{0}.txt", "{0}")'
     project.write("conftest.py", OVERRIDE.format(how=write.format("top")))
-    project.write("tasks/deep/conftest.py", OVERRIDE.format(how="assert codeprobe_sandbox.read_text('top.txt') == 'top'; " + write.format("deep")))
+    project.write(
+        "tasks/deep/conftest.py", OVERRIDE.format(how="assert codeprobe_sandbox.read_text('top.txt') == 'top'; " + write.format("deep"))
+    )
     listing = [{"type": "file_contains", "path": "out.txt", "includes": ["top.txt"]}]
     project.task("plain", agent=scripted({"run": "ls > out.txt"}), success_criteria=listing)
     deep = [{"type": "file_check", "path": "out.txt", "includes": ["top.txt", "deep.txt"]}]
@@ -102,8 +107,6 @@ def test_overridden_sandboxes_at_several_levels(project: Project, mode: str) -> 
     # what a fixture prepared is no work of the agent's
     for task in ("plain", "deep"):
         assert run.result(task)["changed_files"] == ["A out.txt"]
-
-
 
 
 @pytest.mark.parametrize(
@@ -254,7 +257,12 @@ def test_marks_of_the_users_own(project: Project, mode: str) -> None:
     assert run.result("xpass-strict")["verdict"] == "passed"
     assert "strict" in run.finished["xpass-strict"]["reason"]
     junit = run.junit()
-    assert (junit["xfail"], junit["xpass-strict"], junit["xfail-raises-other"], junit["xfail-error"]) == ("skipped", "failure", "failure", "error")
+    assert (junit["xfail"], junit["xpass-strict"], junit["xfail-raises-other"], junit["xfail-error"]) == (
+        "skipped",
+        "failure",
+        "failure",
+        "error",
+    )
     assert not run.trial("skip").exists()
 
 
@@ -283,7 +291,8 @@ def all_of_them(request, tmp_path, monkeypatch, caplog, capsys, recwarn, record_
 def test_listing_the_fixtures_of_each_test(project: Project) -> None:
     project.task("a", agent=scripted(WRITE))
     run = project.run("tasks", AGENT, "--fixtures-per-test", junit=False)
-    assert run.code == 0 and "INTERNALERROR" not in run.output
+    assert run.code == 0
+    assert "INTERNALERROR" not in run.output
     assert "codeprobe_score" in run.stdout
     assert not run.wrote
     run = project.run("--fixtures", junit=False)

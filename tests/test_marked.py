@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import Any
 
+import pytest
+
 from tests.front_door import Project, Run, comparable, scripted
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
@@ -116,7 +118,12 @@ def test_outcomes_records_and_folders(project: Project, mode: str) -> None:
     assert finished["test_xfail"]["expected"] is True
     assert run.envelope["data"]["ordinary_tests"] == {"passed": 1}
     junit = run.junit()
-    assert (junit["test_too_dear"], junit["test_skips"], junit["test_xfail"], junit["test_xpass"]) == ("failure", "skipped", "skipped", "failure")
+    assert (junit["test_too_dear"], junit["test_skips"], junit["test_xfail"], junit["test_xpass"]) == (
+        "failure",
+        "skipped",
+        "skipped",
+        "failure",
+    )
     # the grade stands beside the outcome
     verdicts = {}
     for trial in run.plan:
@@ -160,7 +167,8 @@ def test_without_an_agent_they_are_skipped(project: Project, mode: str) -> None:
     project.task("bare")
     project.write(
         "tests/test_agent.py",
-        "import pytest\n@pytest.mark.codeprobe(task='tasks/bare.yaml')\ndef test_it(codeprobe_score): assert 0\ndef test_ordinary(): pass\n",
+        "import pytest\n@pytest.mark.codeprobe(task='tasks/bare.yaml')\n"
+        "def test_it(codeprobe_score): assert 0\ndef test_ordinary(): pass\n",
     )
     run = project.run("tests", "-rs", mode=mode)
     assert run.code == 0, run.output
@@ -170,11 +178,14 @@ def test_without_an_agent_they_are_skipped(project: Project, mode: str) -> None:
 
 
 def test_the_task_file_beside_the_test_and_one_of_several(project: Project) -> None:
-    tasks = "".join(f"---\ntask_id: {n}\ninitial_prompt: x\nsuccess_criteria: [{{type: file_exists, path: out.txt}}]\n" for n in ("one", "two"))
+    tasks = "".join(
+        f"---\ntask_id: {n}\ninitial_prompt: x\nsuccess_criteria: [{{type: file_exists, path: out.txt}}]\n" for n in ("one", "two")
+    )
     project.write("tests/cases/many.yaml", tasks)
     project.write(
         "tests/cases/test_it.py",
-        "import pytest\n@pytest.mark.codeprobe(task='many.yaml::two')\ndef test_it(codeprobe_trial): assert codeprobe_trial.task_id == 'two'\n",
+        "import pytest\n@pytest.mark.codeprobe(task='many.yaml::two')\n"
+        "def test_it(codeprobe_trial): assert codeprobe_trial.task_id == 'two'\n",
     )
     run = project.run("tests/cases/test_it.py", AGENT).assert_consistent()
     assert list(run.statuses.values()) == ["passed"], run.output
@@ -184,7 +195,8 @@ def test_a_task_that_is_not_there(project: Project, mode: str) -> None:
     project.write("test_it.py", "import pytest\n@pytest.mark.codeprobe(task='tasks/nowhere.yaml')\ndef test_it(codeprobe_score): pass\n")
     run = project.run("test_it.py", AGENT, mode=mode)
     assert run.code == 4, run.output
-    assert "TASK_INVALID" in run.output and "tasks/nowhere.yaml" in run.output
+    assert "TASK_INVALID" in run.output
+    assert "tasks/nowhere.yaml" in run.output
     assert not run.wrote
 
 
@@ -195,6 +207,20 @@ def test_fixtures_without_a_task(project: Project) -> None:
     assert run.junit() == {"test_it": "error"}
     assert "mark the test with @pytest.mark.codeprobe" in run.stdout
     assert "Traceback" not in run.stdout
+
+
+@pytest.mark.parametrize("method", ["signal", "thread"])
+def test_a_timeout_ends_the_session_and_the_test_goes_on(project: Project, method: str) -> None:
+    """Neither pytest-timeout's signal nor its thread: they would leave the agent's processes alive, or end pytest."""
+    project.task("slow", agent=scripted(WRITE, {"sleep": 60}))
+    project.write(
+        "test_it.py",
+        "import pytest\n@pytest.mark.codeprobe(task='tasks/slow.yaml')\ndef test_it(codeprobe_session, codeprobe_score):\n"
+        "    assert codeprobe_session.limit_hit.name == 'timeout'\n    assert codeprobe_score.passed\n",
+    )
+    run = project.run("test_it.py", AGENT, "--timeout=2", f"--timeout-method={method}").assert_consistent()
+    assert list(run.statuses.values()) == ["passed"], run.output
+    run.assert_nothing_left()
 
 
 def test_a_class_and_a_module_can_carry_the_mark(project: Project) -> None:
