@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -29,6 +30,7 @@ from pytest_codeprobe.model.config import (
     TemplateSource,
 )
 from pytest_codeprobe.model.criterion import Criterion
+from pytest_codeprobe.model.result import Status
 from pytest_codeprobe.options import BUILT, INIS
 from pytest_codeprobe.tasks import availability
 from pytest_codeprobe.tasks.task import Task
@@ -38,6 +40,7 @@ from tests.front_door import Project, clean_environment
 WRITING, CRITERIA, OPTIONS, RUN_DIR, EXTENDING = (
     DOCS / f"{name}.md" for name in ("writing-tasks", "criteria", "options", "run-directory", "extending")
 )
+SCHEMAS = ROOT / "pytest_codeprobe" / "run" / "schemas"
 #: languages of blocks that somebody could copy; each must say what the test does with it
 COPIED = {"yaml", "python", "sh", "ini", "toml", "json"}
 
@@ -301,6 +304,20 @@ def test_every_error_code_is_documented() -> None:
 
 def test_exit_codes_are_documented() -> None:
     assert [row[0] for row in rows(section(RUN_DIR, "Exit codes"))] == [str(n) for n in range(7)]
+
+
+def test_events_and_envelope_are_documented() -> None:
+    """The tables against the schemas, which every run of the tests is held to."""
+    schemas = {name: json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8")) for name in ("event", "envelope")}
+    assert first_column(section(RUN_DIR, "Events")) == schemas["event"]["properties"]["event"]["enum"]
+    top, _, data = section(RUN_DIR, "Envelope").partition("\n### ")
+    assert sorted(first_column(top)) == sorted(schemas["envelope"]["required"])
+    counted = schemas["envelope"]["$defs"]["counts"]["required"]
+    assert sorted(first_column(data)) == sorted({*schemas["envelope"]["$defs"]["data"]["required"], *counted})
+
+
+def test_every_status_is_documented() -> None:
+    assert first_column(section(RUN_DIR, "Status of a trial")) == list(get_args(Status))
 
 
 def test_every_option_is_documented() -> None:

@@ -109,7 +109,8 @@ class Terminal:
         spent = f"cost {money(cost)}" + ("" if complete or cost is None else " and more: the cost of some trials is unknown")
         if known:
             spent += ", tokens: " + ", ".join(f"{v:,} {k.removesuffix('_tokens').replace('_', ' ')}" for k, v in known.items())
-        yield spent
+        if any(f.attempts for f in finals):  # else there was nothing to pay for
+            yield spent
         slowest = sorted((f for f in finals if f.duration_seconds), key=lambda f: -(f.duration_seconds or 0))[:_SHOWN]
         if slowest:
             yield "slowest: " + ", ".join(f"{f.task_id} {f.duration_seconds:.1f} s" for f in slowest)
