@@ -21,19 +21,19 @@ def holding(project: Project, name: str, seconds: float = 600) -> str:
     return f"{daemon}; {sign}; sleep {seconds:g}; : {project.mark_text}"
 
 
-def held_task(project: Project, task_id: str, stage: str, *, post_run: str = "", seconds: float = 600, file: str | None = None) -> None:
+def held_task(project: Project, task_id: str, stage: str) -> None:
     """A task that stays in a stage; marks/<task id> is there once it has come to it. post_run leaves marks/post-<task id>."""
-    command = holding(project, task_id, seconds)
+    command = holding(project, task_id)
     fields: dict[str, Any] = {
         "agent": scripted(USAGE, {"say": "I begin"}, WRITE, *([{"run": command}] if stage == "session" else [])),
-        "post_run": [{"command": post_run or f"touch {project.marks}/post-{task_id}", "timeout": 60}],
+        "post_run": [{"command": f"touch {project.marks}/post-{task_id}", "timeout": 60}],
         "run_limits": {"task_timeout": 600, "grading_timeout": 600, "setup_timeout": 600},
     }
     if stage == "prepare":
         fields["pre_run"] = [{"command": command, "timeout": 600}]
     if stage == "grading":
         fields["success_criteria"] = [{"type": "run_command", "command": command, "timeout": 600}]
-    project.task(task_id, file=file, **fields)
+    project.task(task_id, **fields)
 
 
 def quick_task(project: Project, task_id: str, *, file: str | None = None) -> None:

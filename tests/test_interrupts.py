@@ -19,11 +19,11 @@ pytestmark = pytest.mark.joint
 WITHIN = 6.0  #: seconds from the signal until nothing of a trial is alive or on disk
 
 
-def fill(project: Project, stage: str, **fields: str) -> None:
+def fill(project: Project, stage: str) -> None:
     """One task that is done before the signal, one for each of two workers that is held in the stage, two that never start."""
     quick_task(project, "a-done")
-    held_task(project, "b-held", stage, **fields)
-    held_task(project, "c-held", stage, **fields)
+    held_task(project, "b-held", stage)
+    held_task(project, "c-held", stage)
     quick_task(project, "d-later")
     quick_task(project, "e-later")
 

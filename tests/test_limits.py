@@ -47,7 +47,9 @@ def test_limits_stop_and_grade(project: Project, mode: str) -> None:
     for name, (limits, steps, _) in LIMITS.items():
         limited(project, name, limits, steps)
     limited(project, "fail", {"max_turns": 1, "on_limit": "fail"}, [WRITE, {"run": "true"}, SLEEP])
-    limited(project, "none", {"max_turns": 3, "max_usd": 1, "task_timeout": 60, "expected_turns": 1}, [WRITE, {"run": "true"}, {"say": "x"}])
+    limited(
+        project, "none", {"max_turns": 3, "max_usd": 1, "task_timeout": 60, "expected_turns": 1}, [WRITE, {"run": "true"}, {"say": "x"}]
+    )
     run = project.run("tasks", "--codeprobe-agent=scripted", mode=mode).assert_consistent()
     run.assert_nothing_left()
     hits = {task: e["limit_hit"] and (e["limit_hit"]["name"], e["limit_hit"]["value"]) for task, e in run.finished.items()}

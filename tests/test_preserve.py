@@ -25,8 +25,7 @@ WORK = (
 )
 #: a grader that changes what is there, and fails unless it finds what the agent left
 GRADER = (
-    "test -f 'new file.txt' && test -f last && test -f build/out.o && "
-    "echo graded >>README.md && rm -f last && echo more >by-grader.txt"
+    "test -f 'new file.txt' && test -f last && test -f build/out.o && echo graded >>README.md && rm -f last && echo more >by-grader.txt"
 )
 
 
