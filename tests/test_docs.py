@@ -129,7 +129,7 @@ def test_no_example_is_left_out(page: Path) -> None:
     assert not [b for b in blocks(page) if b.verb == "not run" and not b.argument], "say why"
 
 
-def test_a_wrong_example_is_noticed(tmp_path: Path, project: Project, bin_folder: Path) -> None:
+def test_a_wrong_example_is_noticed(project: Project, bin_folder: Path) -> None:
     page = ROOT / "tests" / "data" / "docs" / "wrong.md"
     with pytest.raises(AssertionError, match="shown is"):
         follow(page, project, bin_folder)
