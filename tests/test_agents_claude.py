@@ -147,7 +147,8 @@ def test_a_login_is_copied_without_the_token_that_would_void_it(tmp_path: Path) 
     command = started(tmp_path, environ={"HOME": str(tmp_path / "user")})
     copy = json.loads(command.files[tmp_path / "home" / ".claude" / ".credentials.json"])
     assert copy == {"claudeAiOauth": {**login, "refreshToken": None}}
-    assert command.secrets == {"sk-ant-oat01-access"}
+    # neither may leave the trial: a session that isn't isolated can read the user's own file
+    assert command.secrets == {"sk-ant-oat01-access", "sk-ant-ort01-refresh"}
     with_key = started(tmp_path, environ={"HOME": str(tmp_path / "user"), "ANTHROPIC_API_KEY": "key-key-key"})
     assert with_key.files == {}
 

@@ -201,6 +201,7 @@ def test_an_outage_is_tried_twice_and_both_attempts_are_kept(claude: ClaudeProje
             assert transcript(run, task_id, attempt).steps
         assert not (run.trial(task_id) / "attempt-3").exists()
     assert "500" in run.result("down")["reason"]
+    assert run.result("down")["cost_usd"] == run.result("refused")["cost_usd"] == 0
     assert {name: requests[name] for name in ("down", "silent", "refused")} == {"down": 6, "silent": 2, "refused": 0}
     # both attempts' replies are paid for
     usage = run.result("overloaded")["usage"]
@@ -241,7 +242,8 @@ def test_limits_end_a_session_and_what_it_did_is_graded(claude: ClaudeProject) -
     claude.task("turns", run_limits={"max_turns": 2})
     claude.task("tokens", run_limits={"max_total_tokens": 2500, "on_limit": "fail"})
     claude.task("asks", agent={"permission_mode": "default"})
-    look = Turn("", [bash("echo looking")], Usage(800, 20, 0, 0))
+    # not done at once: what ends the session must wait for the CLI's own end, which names the price
+    look = Turn("", [bash("python -c 'import time; time.sleep(1)'")], Usage(800, 20, 0, 0))
     scripts = [
         script("late", WORK[0], hold()),
         Script((WORK[0], *[look] * 20), key="[turns]"),
@@ -349,8 +351,8 @@ def test_flags_reach_the_cli_and_a_login_is_lent_without_its_refresh_token(claud
     credentials.chmod(0o600)
     before = claude.snapshot()
     claude.task("writes", agent={"permission_mode": "plan", "model": "claude-haiku-4-5"})
-    edit = ToolCall("Bash", {"command": "cat $CLAUDE_CONFIG_DIR/.credentials.json", "description": "Look"})
-    with server([script("writes", Turn("", [edit]), *WORK)], key=token) as model:
+    look = bash(f"cat $CLAUDE_CONFIG_DIR/.credentials.json {credentials}")
+    with server([script("writes", Turn("", [look]), *WORK)], key=token) as model:
         run = claude.run(model, "--codeprobe-model=claude-opus-4-5", "--codeprobe-permission-mode=bypassPermissions", key=None)
         assert model.stats.problems == []
         assert {(r.model, r.credential) for r in model.stats.log} == {("claude-opus-4-5", token)}
@@ -360,6 +362,7 @@ def test_flags_reach_the_cli_and_a_login_is_lent_without_its_refresh_token(claud
     assert (started["permissionMode"], started["model"]) == ("bypassPermissions", "claude-opus-4-5")
     ((_, _, looked), _) = calls(transcript(run, "writes"))
     assert '"refreshToken": null' in looked
+    assert looked.count("accessToken") == 2
     for secret in (token, refresh):
         assert_key_is_nowhere(run.folder, secret)
     assert claude.snapshot() == before

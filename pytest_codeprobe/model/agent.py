@@ -116,6 +116,7 @@ class Agent(ABC):
     executable: ClassVar[str | None] = None  #: program name looked up on PATH; None = built in
     is_session: ClassVar[bool] = True  #: False: nothing that answers or uses tools (oracle, nop, none)
     calls_model: ClassVar[bool] = True  #: a model is paid for; provider_patience is held
+    holds: ClassVar[frozenset[str]] = frozenset()  #: names of run_limits at which its CLI ends the session itself
     supports: ClassVar[frozenset[str]] = frozenset()  #: names of AgentConfig fields that it honours (beside type, env)
     permission_modes: ClassVar[tuple[str, ...]] = ("auto",)
     tool_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}  #: neutral tool name -> the CLI's own

@@ -22,6 +22,7 @@ _CHUNK = 1 << 20
 _TICK = 0.05
 GRACE = 5.0  #: seconds between TERM and KILL
 LINGER = 10.0  #: seconds that a CLI may stay after its final event
+OWN_END = 5.0  #: seconds in which a CLI may end its session itself, over a limit that it holds too
 _TAIL = 4000
 
 
@@ -94,6 +95,7 @@ class Watch:
         self._last_output = clock.monotonic()
         self._fault_since: float | None = None
         self._final_since: float | None = None
+        self._over_since: float | None = None
         self._counts = any((limits.max_turns, limits.max_input_tokens, limits.max_output_tokens, limits.max_total_tokens, limits.max_usd))
 
     def look(self, read: int) -> str | None:
@@ -104,7 +106,7 @@ class Watch:
         if self._parser.final_seen:
             self._final_since = self._final_since or now
             return "final" if now - self._final_since > LINGER else None
-        return (self._provider(now) if self._agent.calls_model else None) or (self._over() if self._counts else None)
+        return (self._provider(now) if self._agent.calls_model else None) or (self._over(now) if self._counts else None)
 
     def _provider(self, now: float) -> str | None:
         fault = self._parser.fault
@@ -119,8 +121,13 @@ class Watch:
         silent = not self._parser.replied and now - self._last_output > self._limits.provider_patience
         return "patience" if silent else None
 
-    def _over(self) -> str | None:
-        return exceeded(self._parser.usage(), self._limits)
+    def _over(self, now: float) -> str | None:
+        name = exceeded(self._parser.usage(), self._limits)
+        if name not in self._agent.holds:
+            return name
+        # its own end comes with what it knows at the end only, such as the price
+        self._over_since = self._over_since or now
+        return name if now - self._over_since > OWN_END else None
 
 
 def exceeded(usage: Usage, limits: RunLimits) -> str | None:

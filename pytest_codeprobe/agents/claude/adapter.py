@@ -50,6 +50,7 @@ class Claude(Agent):
     name = "claude"
     aliases = ("claude-code",)
     executable = "claude"
+    holds = frozenset({"max_turns", "max_usd"})
     supports = frozenset(
         {
             "model",
@@ -222,31 +223,32 @@ def declared_servers(workspace: Path) -> tuple[Path, frozenset[str]] | None:
 
 
 def _credentials(request: SessionRequest, env: dict[str, str], files: dict[Path, bytes], home: Path) -> frozenset[str]:
-    """Hand the credential over, by environment or by file; returns the secret values."""
+    """Hand the credential over, by environment or by file; returns the secret values.
+
+    A stored login is among these even where it isn't used: a session whose driver doesn't isolate can read the user's file.
+    """
     environ = request.context.environ
     declared = {**request.trial.sandbox.env, **request.trial.agent.env}
     if environ.get(_ENDPOINT):
         env[_ENDPOINT] = environ[_ENDPOINT]
+    login = _login(environ) or {}
+    stored = frozenset(filter(None, (text(login.get("accessToken")), text(login.get("refreshToken")))))
     own = [declared[name] for name in _KEYS if declared.get(name)]
     if own:  # the task's own credential, alone: two at once make the CLI choose
-        return frozenset(own)
+        return stored.union(own)
     given = {name: environ[name] for name in _KEYS if environ.get(name)}
     if given:
         env.update(given)
-        return frozenset(given.values())
-    login = _login(environ)
-    if login is None:
-        return frozenset()
-    files[home / ".credentials.json"] = json.dumps({"claudeAiOauth": login}).encode()
-    return frozenset({text(login.get("accessToken"))})
+        return stored.union(given.values())
+    if login:
+        # A session that refreshed its copy would make the user's own login void, and another session's too; the access token
+        # alone is good for hours, and the CLI takes it without the other.
+        files[home / ".credentials.json"] = json.dumps({"claudeAiOauth": {**login, "refreshToken": None}}).encode()
+    return stored
 
 
 def _login(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """The user's login without its refresh token.
-
-    A session that refreshed its copy would make the user's own login void, and another session's too; the access token alone is
-    good for hours, and the CLI takes it without the other.
-    """
+    """What the CLI stored when its user logged in."""
     folder = environ.get("CLAUDE_CONFIG_DIR") or (f"{environ['HOME']}/.claude" if environ.get("HOME") else None)
     if folder is None:
         return None
@@ -255,4 +257,4 @@ def _login(environ: Mapping[str, str]) -> dict[str, Any] | None:
     except OSError:
         return None
     login = mapping(mapping(json_object(content)).get("claudeAiOauth"))
-    return {**login, "refreshToken": None} if text(login.get("accessToken")) else None
+    return dict(login) if text(login.get("accessToken")) else None
