@@ -50,11 +50,18 @@ def main(python: Path) -> int:
         served = server.stats.as_json()
     try:
         require(run, 0, total=1, passed=1)
+        _require_tokens(run, served)
     except MakeError as error:
         say(str(error))
         return 1
     _show(run, served)
     return 0
+
+
+def _require_tokens(run: Run, served: dict[str, Any]) -> None:
+    counted = {name.removesuffix("_tokens"): number for name, number in run.envelope["data"]["tokens"].items()}
+    if counted != served["tokens"] or served["problems"]:
+        raise MakeError(f"the server sent {served['tokens']} tokens, and {counted} were counted; its problems: {served['problems']}")
 
 
 def _show(run: Run, served: dict[str, Any]) -> None:
