@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
 
 FIXTURES = ("codeprobe_sandbox", "codeprobe_session", "codeprobe_score")
+_PACKAGE = Path(__file__).parents[1]
 NO_START = "no agent starts under --setup-only and --setup-plan"
 
 
@@ -146,6 +147,8 @@ class TrialProtocol:
         if run is not None and call.when == "setup" and _record_of(item) is not None:
             _properties(item, _record_of(item))
         report = yield
+        if _trial_of(item) is not None:
+            _place_skip(item, report)
         record = _record_of(item)
         if run is not None and record is not None:
             if call.when == "setup" and call.excinfo is not None and record.status in VERDICTS:
@@ -255,6 +258,13 @@ def _close(run: TrialRun, error: BaseException) -> TrialResult:
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
         return run.finish(Stopped("interrupted"))
     return run.finish(error)
+
+
+def _place_skip(item: pytest.Item, report: pytest.TestReport) -> None:
+    """A skip that was raised in here is said of the task's place, not of this file."""
+    if isinstance(report.longrepr, tuple) and Path(report.longrepr[0]).is_relative_to(_PACKAGE):
+        path, line, _ = item.reportinfo()
+        report.longrepr = (str(path), (line or 0) + 1, report.longrepr[2])
 
 
 def _why_pytest_failed(call: pytest.CallInfo[None]) -> str:
