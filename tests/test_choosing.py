@@ -24,6 +24,7 @@ def test_without_an_agent_all_tasks_are_skipped(project: Project, mode: str) -> 
     assert run.junit() == {"a": "skipped", "b": "skipped"}
     assert f"2 tasks skipped: {NO_AGENT}" in run.stdout
     assert said(run.stdout) == [f"codeprobe: 2 tasks skipped: {NO_AGENT}"]
+    assert f"SKIPPED [1] tasks/b.yaml:1: {NO_AGENT}" in run.stdout
     assert not (project.path / ".codeprobe").exists()
     assert not [p for p in (project.scratch / "tmp").iterdir() if "codeprobe" in p.name]
 
