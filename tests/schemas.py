@@ -15,10 +15,16 @@ from pytest_codeprobe.model.result import TrialResult
 NAMES = ("event", "envelope", "result")
 
 
+def shipped(name: str) -> dict[str, Any]:
+    """A schema as the package holds it."""
+    file = importlib.resources.files("pytest_codeprobe.run").joinpath("schemas", f"{name}.json")
+    return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
 @functools.cache
 def validator(name: str) -> Draft202012Validator:
-    """Of the shipped schema."""
-    schema = json.loads(importlib.resources.files("pytest_codeprobe.run").joinpath("schemas", f"{name}.json").read_text(encoding="utf-8"))
+    """Of a shipped schema."""
+    schema = shipped(name)
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
 

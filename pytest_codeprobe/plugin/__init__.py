@@ -129,7 +129,12 @@ def _has_yaml(path: Path, config: pytest.Config) -> bool:
 
 
 def _is_norecurse(path: Path, config: pytest.Config) -> bool:
-    return any(fnmatch.fnmatch(path.name, pattern) for pattern in config.getini("norecursedirs"))
+    """Whether pytest would pass by a folder that may be on the way to what a pattern or the command line names: not each `.git`."""
+    if not any(fnmatch.fnmatch(path.name, pattern) for pattern in config.getini("norecursedirs")):
+        return False
+    state = config.stash[STATE]
+    wanted = [*(p.replace("\\", "").split("/") for p in state.options.files), *(Path(p).parts for p in state.named)]
+    return any(path.name in parts for parts in wanted)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

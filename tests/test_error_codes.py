@@ -1,0 +1,181 @@
+"""error_codes.json: each code is provoked by a real run, and sources and table name the same codes."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_codeprobe
+from pytest_codeprobe.errors import CodeprobeError, error_codes
+from tests.front_door import Project, Run, scripted
+
+SOURCES = Path(pytest_codeprobe.__file__).parent
+WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
+AGENT = "--codeprobe-agent=scripted"
+JSON = "--codeprobe-json"
+
+
+def failing(code: str) -> Callable[[Project], Run]:
+    """A session that ends with that code."""
+
+    def provoke(project: Project) -> Run:
+        project.task("t", agent=scripted({"fail": code}))
+        return project.run("tasks", AGENT, JSON, junit=False)
+
+    return provoke
+
+
+def refused(*args: str) -> Callable[[Project], Run]:
+    """A good task, wrong arguments."""
+
+    def provoke(project: Project) -> Run:
+        project.task("t", agent=scripted(WRITE))
+        return project.run("tasks", *args, JSON, junit=False)
+
+    return provoke
+
+
+def interrupted(project: Project) -> Run:
+    project.task("t", agent=scripted(WRITE))
+    project.write("tests/test_stop.py", "import signal\ndef test_stop(): signal.raise_signal(signal.SIGTERM)\n")
+    return project.run("tests", "tasks", AGENT, JSON, junit=False)
+
+
+def internal_error(project: Project) -> Run:
+    project.task("t", agent=scripted(WRITE))
+    project.write("conftest.py", "def pytest_runtest_logfinish(): raise RuntimeError('boom')\n")
+    return project.run("tasks", AGENT, JSON, junit=False)
+
+
+def task_invalid(project: Project) -> Run:
+    project.write("tasks/t.yaml", "task_id: t\n")
+    return project.run("tasks", AGENT, JSON, junit=False)
+
+
+def duplicate_task(project: Project) -> Run:
+    project.task("t", agent=scripted(WRITE))
+    project.task("t", file="tasks/u.yaml", agent=scripted(WRITE))
+    return project.run("tasks", AGENT, JSON, junit=False)
+
+
+def no_tasks(project: Project) -> Run:
+    (project.path / "tasks").mkdir()
+    return project.run("tasks", AGENT, JSON, junit=False)
+
+
+def no_backends(project: Project) -> Run:
+    project.task("t")
+    return project.codeprobe("run", "--json")
+
+
+def sandbox_failed(project: Project) -> Run:
+    project.task("t", agent=scripted(WRITE), pre_run=[{"command": "exit 3"}])
+    return project.run("tasks", AGENT, JSON, junit=False)
+
+
+def worker_died(project: Project) -> Run:
+    project.task("t", agent=scripted(WRITE), fixtures=["die"])
+    project.write("conftest.py", "import os, pytest\n@pytest.fixture\ndef die(codeprobe_session): os._exit(9)\n")
+    return project.run("tasks", AGENT, JSON, mode="xdist", junit=False)
+
+
+def fixture_failed(project: Project) -> Run:
+    project.task("t", agent=scripted(WRITE), fixtures=["broken"])
+    project.write("conftest.py", "import pytest\n@pytest.fixture\ndef broken(): raise OSError('no database')\n")
+    return project.run("tasks", AGENT, JSON, junit=False)
+
+
+def verifier_failed(project: Project) -> Run:
+    criteria = [{"type": "run_command", "command": "sleep 60", "timeout": 50}, {"type": "file_exists", "path": "out.txt"}]
+    project.task("t", agent=scripted(WRITE), success_criteria=criteria, run_limits={"grading_timeout": 1})
+    return project.run("tasks", AGENT, JSON, junit=False)
+
+
+#: every code of the table -> a real run that ends with it
+PROVOKED: dict[str, Callable[[Project], Run]] = {
+    "INTERRUPTED": interrupted,
+    "INTERNAL_ERROR": internal_error,
+    "USAGE_ERROR": refused(AGENT, "--codeprobe-timeout=soon"),
+    "UNKNOWN_BACKEND": refused("--codeprobe-agent=scriptd"),
+    "NO_BACKENDS_CONFIGURED": no_backends,
+    "INVALID_PERMISSION_MODE": refused(AGENT, "--codeprobe-permission-mode=yolo"),
+    "TASK_INVALID": task_invalid,
+    "DUPLICATE_TASK": duplicate_task,
+    "NO_TASKS": no_tasks,
+    "AUTH_FAILED": failing("AUTH_FAILED"),
+    "SANDBOX_UNAVAILABLE": refused(AGENT, "--codeprobe-driver=docker"),
+    "SANDBOX_FAILED": sandbox_failed,
+    "AGENT_BLOCKED": failing("AGENT_BLOCKED"),
+    "AGENT_CRASHED": failing("AGENT_CRASHED"),
+    "LLM_UNAVAILABLE": failing("LLM_UNAVAILABLE"),
+    "WORKER_DIED": worker_died,
+    "FIXTURE_FAILED": fixture_failed,
+    "VERIFIER_FAILED": verifier_failed,
+}
+
+
+def test_every_code_has_a_run_that_ends_with_it() -> None:
+    assert sorted(PROVOKED) == sorted(error_codes())
+
+
+@pytest.mark.parametrize("code", PROVOKED)
+def test_a_real_run_ends_with(project: Project, code: str) -> None:
+    row = error_codes()[code]
+    run = PROVOKED[code](project)
+    envelope = run.assert_pure(events=False)
+    error = envelope["errors"][0]
+    assert error["code"] == code, run.stderr
+    assert (error["kind"], error["retryable"], error["terminal"]) == (row.kind, row.retryable, row.terminal)
+    assert error["message"]
+    assert error["remediation"]
+    assert run.code == row.exit_code
+    assert run.stderr.strip()  # a person is told too
+    if run.wrote:
+        run.assert_nothing_left()
+
+
+def test_the_table_is_sound() -> None:
+    rows = json.loads((SOURCES / "error_codes.json").read_text(encoding="utf-8"))
+    assert len({row["code"] for row in rows}) == len(rows)
+    rank = [3, 2, 4, 1, 6, 5, 0]
+    for row in rows:
+        assert row["exit_code"] in rank
+        for sentence in (row["summary"], row["remediation"]):
+            assert sentence[0].isupper() or sentence[0] == "`"
+            assert sentence.endswith(".")
+        assert not (row["terminal"] and row["retryable"] != "no")
+    with pytest.raises(KeyError):
+        CodeprobeError("NO_SUCH_CODE", "x")
+
+
+def test_sources_and_table_name_the_same_codes() -> None:
+    raised = {(code, where) for code, where in _raised()}
+    assert {code for code, _ in raised} <= set(error_codes()), [x for x in raised if x[0] not in error_codes()]
+    assert {code for code, _ in raised} | _constants() >= set(error_codes())
+
+
+def _trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(SOURCES.rglob("*.py")):
+        yield str(path.relative_to(SOURCES)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _raised() -> Iterator[tuple[str, str]]:
+    """Literal codes: the first argument of CodeprobeError, and every `code=` whose value looks like one."""
+    for name, tree in _trees():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            given = [node.args[0]] if called == "CodeprobeError" and node.args else []
+            given += [keyword.value for keyword in node.keywords if keyword.arg == "code"]
+            for value in given:
+                if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.isupper():
+                    yield value.value, f"{name}:{value.lineno}"
+
+
+def _constants() -> set[str]:
+    return {n.value for _, tree in _trees() for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
