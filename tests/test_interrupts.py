@@ -171,6 +171,18 @@ def test_in_an_ordinary_test(project: Project, mode: str) -> None:
     assert [e["code"] for e in run.envelope["errors"]] == ["INTERRUPTED"]
 
 
+def test_pytest_exit_in_a_fixture(project: Project, mode: str) -> None:
+    """It ends the run as a signal does; there is no teardown phase that would clear up."""
+    project.write("conftest.py", "import pytest\n@pytest.fixture\ndef leave(codeprobe_session): pytest.exit('enough')\n")
+    quick_task(project, "a-done")
+    project.task("b-held", agent=scripted({"write": {"path": "out.txt", "content": "x"}}), fixtures=["leave"])
+    run = project.run("tasks", "--codeprobe-agent=scripted", mode=mode).assert_consistent()
+    assert run.code == 2
+    assert (run.statuses["b-held"], run.finished["b-held"]["reason"]) == ("not_run", "interrupted")
+    none_within(lambda: harness_processes(run), 2)
+    assert private_folders(project) == []
+
+
 def test_while_collecting(project: Project, mode: str) -> None:
     """There is no plan yet: no run dir, an envelope on stdout."""
     quick_task(project, "a", file="a/a.yaml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -216,6 +217,28 @@ def test_full_run_dir(project: Project, small_disk: Path) -> None:
     assert run.statuses["b-small"] == "passed"
     again = project.run("tasks", "--codeprobe-agent=scripted", "--codeprobe-preserve=none").assert_consistent()
     assert set(again.statuses.values()) == {"passed"}
+
+
+def test_interrupt_where_no_flag_can_be_raised(project: Project, small_disk: Path) -> None:
+    """The run dir's file system takes no further file: the signal still ends the session, and pytest by its own way."""
+    subprocess.run(["mount", "-o", "remount,size=8m,nr_inodes=200", str(small_disk)], check=True)
+    fill = f"i=0; while touch {small_disk}/$i; do i=$((i+1)); done 2>/dev/null; touch {project.marks}/full; sleep 600; : {project.mark_text}"
+    project.task("a-held", agent=scripted(WRITE, {"run": fill}))
+    project.task("b-later", agent=scripted(WRITE))
+    run = project.start("tasks", "--codeprobe-agent=scripted", "--codeprobe-json", f"--codeprobe-run-dir={small_disk}/run")
+    run.wait_for("full")
+    run.signal(signal.SIGINT)
+    run.wait(20)
+    assert run.code == 2
+    assert "INTERNALERROR" not in run.output
+    (envelope,) = run.lines
+    assert {r["task_id"]: (r["status"], r["reason"]) for r in envelope["data"]["results"]} == {
+        "a-held": ("not_run", "interrupted"),
+        "b-later": ("not_run", "interrupted"),
+    }
+    assert {e["code"] for e in envelope["errors"]} == {"INTERRUPTED", "SANDBOX_FAILED"}
+    run.assert_nothing_left()
+    assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
 
 
 def test_run_dir_without_any_room(project: Project, mode: str, small_disk: Path) -> None:

@@ -55,15 +55,23 @@ class Interrupts:
     def _handle(self, number: int, frame: object) -> None:
         self.count += not self.woken
         self.woken = False
-        if self.count:
-            self._stops.raise_flag("interrupt")
-        if self.count > 1:
-            self._stops.raise_flag("now")
+        told = self._tell()
         if self.session is not None:
             self.session.shouldstop = "interrupted"  # pytest's own loop, or the worker's, ends after this item
         # An idle worker must not raise: xdist would replace it as crashed; its controller wakes and ends it.
         idle = self._depth == 0 and not self.busy() and not self._worker and not self.raised and not self.ending
         held_up = self.ordinary or (self._worker and self.collecting)
-        if (held_up or idle) and not self.ending:
+        if (held_up or idle or not told) and not self.ending:
             self.raised = True
             raise KeyboardInterrupt
+
+    def _tell(self) -> bool:
+        """Raise the flags; False where a full disk forbids it: then what runs in this process is ended the hard way."""
+        try:
+            if self.count:
+                self._stops.raise_flag("interrupt")
+            if self.count > 1:
+                self._stops.raise_flag("now")
+        except OSError:
+            return False
+        return True

@@ -93,6 +93,8 @@ class TrialProtocol:
             pytest.skip(f"not run: {stop}" if record.status == "not_run" else str(stop))
         except BaseException as error:
             _note(item, _close(run, error))
+            if _ends_pytest(error):
+                self._delete(item)
             raise
         if isinstance(item, TaskItem):
             self._conclude(item, run.finish())
@@ -119,6 +121,7 @@ class TrialProtocol:
             raise
         except (KeyboardInterrupt, pytest.exit.Exception):
             marked.record = marked.run.finish(Stopped("interrupted"))
+            self._delete(item)
             raise
         except BaseException as error:
             marked.record = marked.run.finish(outcome="failed", reason=_first_line(error))
@@ -132,11 +135,13 @@ class TrialProtocol:
         try:
             return (yield)
         finally:
-            run = _run_of(item)
-            if run is not None:
-                left = run.delete()
-                if left:
-                    self.live.warnings.append(f"{item.nodeid}: could not be deleted: {', '.join(left[:3])}")
+            self._delete(item)
+
+    def _delete(self, item: pytest.Item) -> None:
+        """The private folder goes, here or where pytest is at its end and no teardown phase will follow."""
+        run = _run_of(item)
+        if run is not None and (left := run.delete()):
+            self.live.warnings.append(f"{item.nodeid}: could not be deleted: {', '.join(left[:3])}")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: sees what pytest's xfail handling made of it
     def pytest_runtest_makereport(
@@ -255,7 +260,7 @@ def _close(run: TrialRun, error: BaseException) -> TrialResult:
     """What was raised in set-up, as a record. pytest's own outcomes are BaseExceptions."""
     if isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
         return run.finish(Skipped(one_line(str(error)) or "skipped"))
-    if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
+    if _ends_pytest(error):
         return run.finish(Stopped("interrupted"))
     return run.finish(error)
 
@@ -282,6 +287,10 @@ def _first_line(error: BaseException) -> str:
 def _is_final(record: TrialResult) -> bool:
     """Whether a rerun could only repeat what a limit, a budget or a refused login decided."""
     return record.limit_hit is not None or record.code in ("AUTH_FAILED", "BUDGET_EXCEEDED")
+
+
+def _ends_pytest(error: BaseException) -> bool:
+    return isinstance(error, KeyboardInterrupt | pytest.exit.Exception)
 
 
 def _phase_of(item: pytest.Item, record: TrialResult) -> Literal["setup", "call"]:
