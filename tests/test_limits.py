@@ -222,7 +222,8 @@ def test_full_run_dir(project: Project, small_disk: Path) -> None:
 def test_interrupt_where_no_flag_can_be_raised(project: Project, small_disk: Path) -> None:
     """The run dir's file system takes no further file: the signal still ends the session, and pytest by its own way."""
     subprocess.run(["mount", "-o", "remount,size=8m,nr_inodes=200", str(small_disk)], check=True)
-    fill = f"i=0; while touch {small_disk}/$i; do i=$((i+1)); done 2>/dev/null; touch {project.marks}/full; sleep 600; : {project.mark_text}"
+    fill = f"i=0; while touch {small_disk}/$i; do i=$((i+1)); done 2>/dev/null; touch {project.marks}/full"
+    fill += f"; sleep 600; : {project.mark_text}"
     project.task("a-held", agent=scripted(WRITE, {"run": fill}))
     project.task("b-later", agent=scripted(WRITE))
     run = project.start("tasks", "--codeprobe-agent=scripted", "--codeprobe-json", f"--codeprobe-run-dir={small_disk}/run")
