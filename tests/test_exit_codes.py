@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_codeprobe.options import BUILT, Option
 from tests.front_door import Project, scripted
 
 pytestmark = pytest.mark.joint
@@ -125,6 +126,8 @@ CASES = (
     Case("unknown-agent", passing, 4, ("UNKNOWN_BACKEND",), args=("tasks", "--codeprobe-agent=scriptd"), says="scripted"),
     Case("conftest-broken", conftest("import nosuch\n"), 4, ("USAGE_ERROR",), says="nosuch"),
     Case("conftest-exits", conftest("pytest.exit('enough')\n"), 4, ("USAGE_ERROR",), says="enough"),
+    Case("conftest-leaves", conftest("raise SystemExit(9)\n"), 9, ("USAGE_ERROR",), says="SystemExit(9)"),
+    Case("module-leaves", ordinary("raise SystemExit(9)\n"), 3, ("INTERNAL_ERROR",), args=BOTH, says="SystemExit"),
     # --- ended from inside
     Case("configure-exits", conftest("def pytest_configure(): pytest.exit('enough')\n"), 2, ("INTERRUPTED",), says="enough"),
     Case("configure-exits-with", conftest("def pytest_configure(): pytest.exit('enough', 7)\n"), 7, ("INTERRUPTED",), says="enough"),
@@ -179,3 +182,71 @@ def test_errors_come_by_rank(project: Project) -> None:
     envelope = run.assert_pure(events=False)
     assert [(e["code"], e["count"]) for e in envelope["errors"]] == [("TASK_INVALID", 1), ("AGENT_CRASHED", 1), ("SANDBOX_FAILED", 2)]
     assert envelope["errors"][2]["detail"]["trials"] == ["tasks/b-setup.yaml::b-setup", "tasks/c-setup.yaml::c-setup"]
+
+
+def test_terminal_errors_come_first(project: Project) -> None:
+    project.task("a-setup", agent=PASS, pre_run=[{"command": "exit 3"}])
+    project.task("b-never", agent=PASS)
+    project.write("tests/test_exits.py", "import pytest\ndef test_a(): pytest.exit('enough')\n")
+    run = project.run("tasks/a-setup.yaml", "tests", "tasks/b-never.yaml", AGENT, "--codeprobe-json", junit=False)
+    envelope = run.assert_pure(events=False)
+    assert [(e["code"], e["terminal"]) for e in envelope["errors"]] == [("INTERRUPTED", True), ("SANDBOX_FAILED", False)]
+    assert (run.code, envelope["data"]["tasks_error"], envelope["data"]["tasks_not_run"]) == (2, 1, 1)
+
+
+#: name of an option -> a value that it does not take, and the code that says so
+WRONG = {
+    "agent": ("scriptd", "UNKNOWN_BACKEND"),
+    "driver": ("dokcer", "USAGE_ERROR"),
+    "run-dir": ("tasks", "USAGE_ERROR"),
+    "preserve": ("all", "USAGE_ERROR"),
+    "timeout": ("-1", "USAGE_ERROR"),
+    "permission-mode": ("yolo", "INVALID_PERMISSION_MODE"),
+}
+ANY_VALUE = {"model"}
+
+
+def test_every_option_with_a_value_is_tried() -> None:
+    assert {o.name for o in BUILT if o.kind != "flag"} == WRONG.keys() | ANY_VALUE
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_value_is_refused_before_anything_is_collected(project: Project, name: str) -> None:
+    passing(project)
+    project.write("tests/test_never.py", "raise SystemExit('was collected')\n")
+    value, code = WRONG[name]
+    more = () if name == "agent" else (AGENT,)
+    run = project.run("tasks", "tests", f"--codeprobe-{name}={value}", *more, "--codeprobe-json-lines", junit=False)
+    (error,) = run.assert_pure()["errors"]
+    assert (error["code"], run.code) == (code, 4)
+    assert value in error["message"]
+    assert error["message"] in run.stderr
+
+
+@pytest.mark.parametrize("where", ["environment", "ini"])
+def test_a_wrong_setting_is_refused_and_named(project: Project, where: str) -> None:
+    passing(project)
+    environment = {"CODEPROBE_TIMEOUT": "soon"} if where == "environment" else {}
+    if where == "ini":
+        project.write("pytest.ini", "[pytest]\ncodeprobe_timeout = soon\n")
+    run = project.run("tasks", AGENT, "--codeprobe-json", env=environment, junit=False)
+    (error,) = run.assert_pure(events=False)["errors"]
+    assert (error["code"], run.code) == ("USAGE_ERROR", 4)
+    assert ("CODEPROBE_TIMEOUT" if where == "environment" else "codeprobe_timeout") in error["message"]
+
+
+@pytest.mark.parametrize("option", [o for o in BUILT if o.kind != "flag"], ids=lambda o: o.name)
+def test_a_flag_without_its_value(project: Project, option: Option) -> None:
+    passing(project)
+    run = project.run("--codeprobe-json-lines", "tasks", option.flag, junit=False)
+    (error,) = run.assert_pure()["errors"]
+    assert (error["code"], run.code) == ("USAGE_ERROR", 4)
+    assert f"{option.flag} needs a value" in error["message"]
+
+
+def test_both_json_flags_together(project: Project) -> None:
+    passing(project)
+    run = project.run("tasks", AGENT, "--codeprobe-json", "--codeprobe-json-lines", junit=False)
+    (error,) = run.assert_pure()["errors"]
+    assert (error["code"], run.code) == ("USAGE_ERROR", 4)
+    assert "--codeprobe-json and --codeprobe-json-lines" in error["message"]

@@ -28,6 +28,7 @@ from pytest_codeprobe.run.plan import make_plan, planned
 from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.sandboxes.keeper import Spawner
+from pytest_codeprobe.tasks.availability import check_driver
 from pytest_codeprobe.tasks.expand import expand
 from pytest_codeprobe.tasks.layers import load_defaults
 from pytest_codeprobe.tasks.load import Identities, LoadedFile, LoadedTask, LoadSettings, load_file
@@ -105,6 +106,9 @@ class Live:
                         f"agent {agent.name} does not know permission mode {options.permission_mode!r}",
                         remediation=f"Use one of: {', '.join(agent.permission_modes)}.",
                     )
+            if options.driver is not None:
+                spelled = "--codeprobe-driver" if "driver" in options.on_command_line else "codeprobe_driver"
+                check_driver(options.driver, self.registry.drivers, spelled)
             if options.run_dir is not None and not self.state.no_plan:
                 prepare_place(self.state.run_dir, default_place=False)
         except CodeprobeError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError, error_codes
@@ -29,8 +31,6 @@ def as_error(error: BaseException) -> CodeprobeError:
         return CodeprobeError("USAGE_ERROR", text)
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
         return CodeprobeError("INTERRUPTED", text if str(error) else "interrupted")
-    if isinstance(error, SystemExit):
-        return CodeprobeError("USAGE_ERROR", f"pytest exited with {error.code}")
     if _TRACEBACK in str(error):  # a worker's: xdist's controller raises its text by `assert False, text`
         lines = [line for line in str(error).splitlines() if line.strip() not in ("", "assert False")]
         return CodeprobeError("INTERNAL_ERROR", one_line(lines[-1], 1000))
@@ -43,4 +43,7 @@ def refusal_line(error: BaseException) -> str:
     code = error_codes()[reason.code].exit_code
     if isinstance(error, pytest.exit.Exception) and error.returncode is not None:
         code = error.returncode  # no hook can change it any more
+    if isinstance(error, SystemExit) and error is sys.exc_info()[1]:  # on its way out of the process, caught by nobody
+        reason = CodeprobeError("USAGE_ERROR", f"a conftest.py or a plugin ended the process: SystemExit({error.code!r})")
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
     return json_line(refusal(reason, code, stamp(SystemClock().now())))

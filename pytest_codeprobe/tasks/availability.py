@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.tasks.problems import FieldPath, dotted, shown
 from pytest_codeprobe.tasks.task import Task
 
@@ -23,6 +24,18 @@ LIMITS = ("memory_mb", "cpus", "pids", "disk_mb")
 
 Lookup = Callable[[FieldPath], Any]
 Found = Iterator[tuple[FieldPath, str]]
+
+
+def check_driver(name: str, drivers: Iterable[str], spelled: str) -> None:
+    """USAGE_ERROR if an option asks for a driver that neither a plugin nor the format knows; `spelled` is how it was given."""
+    known = {*drivers, *KNOWN_DRIVERS}
+    if name not in known:
+        raise CodeprobeError(
+            "USAGE_ERROR",
+            f"{spelled}: unknown driver {name!r}{did_you_mean(name, known)}",
+            remediation=f"Choose one of: {', '.join(sorted(known))}.",
+            detail={"driver": name, "known": sorted(known)},
+        )
 
 
 def of_task(task: Task) -> Found:

@@ -174,17 +174,13 @@ class _Expansion:
     def _driver(self) -> str:
         path: FieldPath = ("sandbox", "driver")
         name = str(lookup(self.values, path) or "auto")
-        known = {*self.settings.registry.drivers, *availability.KNOWN_DRIVERS}
+        drivers = self.settings.registry.drivers
+        if self.options.driver is not None:
+            availability.check_driver(name, drivers, self._flag_for(path) or "codeprobe_driver")
+        known = {*drivers, *availability.KNOWN_DRIVERS}
         if name in known:
             return name
-        message = f"unknown driver {name!r}{did_you_mean(name, known)}"
-        if self.options.driver is not None:
-            flag = self._flag_for(path) or "codeprobe_driver"
-            remediation = f"Choose one of: {', '.join(sorted(known))}."
-            raise CodeprobeError(
-                "USAGE_ERROR", f"{flag}: {message}", remediation=remediation, detail={"driver": name, "known": sorted(known)}
-            )
-        self._add(path, message)
+        self._add(path, f"unknown driver {name!r}{did_you_mean(name, known)}")
         return "auto"
 
     def _hold_sandbox(self, driver: str) -> None:
