@@ -164,7 +164,7 @@ def test_whatever_the_order(project: Project, mode: str, name: str) -> None:
     assert set(run.junit()) == {"fix", "test_beside"}, run.output
     (line,) = [line for line in run.stdout.splitlines() if "a task refers to" in line]
     assert line == (
-        "4 paths not collected, since a task refers to it: tasks/fix/hidden/test_sum.py, tasks/fix/reference, tasks/fix/solution and 1 more"
+        "4 paths not collected, since tasks refer to them: tasks/fix/hidden/test_sum.py, tasks/fix/reference, tasks/fix/solution and 1 more"
     )
 
 

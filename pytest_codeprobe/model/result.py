@@ -113,6 +113,8 @@ class TrialResult(Model):
     variant_id: str | None
     row_id: str | None
     repeat: int
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}  #: as the task gives it
     status: Status
     verdict: Literal["passed", "failed"] | None = None
     code: str | None = None

@@ -65,12 +65,12 @@ class Controller:
     def _take_plan(self) -> None:
         if self.state.no_plan or self.book.plan or not self.book.take_plan():
             return
+        self._check_agents()
         if self.state.default_place:
             point_latest(self.state.run_dir)
         self.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
         self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
         self._follower.start()
-        self._check_agents()
 
     def _check_agents(self) -> None:
         """Refuse before anything is paid: an agent of the plan whose CLI or credentials are missing here."""

@@ -83,7 +83,12 @@ class Terminal:
         if controller.book.plan:
             yield from self._trials(finals)
         if left := controller.left_out["left_out"]:
-            yield f"{prefix}{len(left)} path{'s' * (len(left) != 1)} not collected, since a task refers to it: {_some(left)}"
+            what = (
+                "1 path not collected, since a task refers to it"
+                if len(left) == 1
+                else f"{len(left)} paths not collected, since tasks refer to them"
+            )
+            yield f"{prefix}{what}: {_some(left)}"
         if others := controller.left_out["not_tasks"]:
             yield f"{prefix}no task files: {_some(others)}"
         if controller.book.plan:

@@ -95,6 +95,8 @@ def build_record(facts: Facts, ending: Ending, outcome: Literal["passed", "faile
         variant_id=trial.variant_id,
         row_id=trial.row_id,
         repeat=trial.repeat,
+        tags=trial.tags,
+        metadata=clean.json(trial.metadata),
         status=status,
         verdict=verdict,
         code=ending.code,
