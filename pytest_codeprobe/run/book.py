@@ -17,7 +17,7 @@ from typing import Any
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Clock
-from pytest_codeprobe.model.result import TrialResult, Usage
+from pytest_codeprobe.model.result import AgentInfo, Attempt, TrialResult, Usage
 from pytest_codeprobe.run.folder import RunFolder
 from pytest_codeprobe.run.plan import PlannedTrial
 from pytest_codeprobe.text import json_line
@@ -211,6 +211,8 @@ class RunBook:
         trial = self.plan[node_id]
         began = node_id in self.started
         now = stamp(self.clock.now())
+        # it spent something, and nobody knows how much
+        attempt = Attempt(number=self.started.get(node_id, 1), code=code, reason=reason, started_at=now, duration_seconds=0.0)
         result = TrialResult(
             run_id=self.run_id,
             node_id=node_id,
@@ -223,6 +225,8 @@ class RunBook:
             reason=reason,
             remediation=remediation,
             phase="session" if began and code else None,
+            agent=AgentInfo(name=trial.agent, model=trial.model) if began and trial.agent else None,
+            attempts=(attempt,) if began else (),
             worker=worker,
             folder=trial.folder if began else None,
             started_at=now,
@@ -268,8 +272,9 @@ class RunBook:
                 self._events = None
         for path in self.folder.spool.glob("*"):
             path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self.folder.spool.rmdir()
+        for folder in (self.folder.spool, self.folder.stop):
+            with contextlib.suppress(OSError):  # a flag that stands says why the run ended
+                folder.rmdir()
 
 
 def final_of(result: TrialResult, expected: bool = False) -> Final:

@@ -44,6 +44,7 @@ class RunFolder:
         part = self.path / f".plan.{os.getpid()}.{secrets.token_hex(4)}"
         try:
             self.spool.mkdir(parents=True, exist_ok=True)
+            self.stop.mkdir(exist_ok=True)  # now: a flag must also find its place on a disk that is full by then
             part.write_text(json.dumps(plan, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
             os.link(part, self.plan_file)
         except FileExistsError:
