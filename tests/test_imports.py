@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -86,13 +87,14 @@ def test_imports_from_outside(path: Path) -> None:
     assert outside(path) <= declared(), "a package that pyproject.toml doesn't name"
 
 
-def declared() -> set[str]:
+@functools.cache
+def declared() -> frozenset[str]:
     """Import names of the dependencies in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["report"]]
     names = {re.split(r"[<>=!~ \[]", requirement)[0].lower() for requirement in wanted}
     found = {module for module, distributions in packages_distributions().items() if names & {each.lower() for each in distributions}}
-    return found | {module for module, distribution in DECLARED_EXTRA.items() if distribution in names}
+    return frozenset(found | {module for module, distribution in DECLARED_EXTRA.items() if distribution in names})
 
 
 def test_nobody_imports_children() -> None:
