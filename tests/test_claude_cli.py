@@ -375,7 +375,7 @@ def test_without_the_cli_or_a_credential_nothing_is_started(claude: ClaudeProjec
     if missing == "cli":
         claude.project.environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.defpath))
     with server([Script(WORK)]) as model:
-        run = claude.start(model, key=None if missing == "credentials" else KEY, mode=mode).wait()
+        run = claude.start(model, "--codeprobe-run-dir=refused", key=None if missing == "credentials" else KEY, mode=mode).wait()
         assert model.stats.all == 0
     run.assert_consistent()
     assert run.code == 4, run.output
