@@ -118,7 +118,8 @@ def _has_yaml(path: Path, config: pytest.Config) -> bool:
     for folder in path.parents:
         if folder not in seen:
             try:
-                seen[folder] = any(entry.name.endswith((".yaml", ".yml")) for entry in os.scandir(folder))
+                with os.scandir(folder) as entries:  # closed: what is left open is a ResourceWarning, an error for some
+                    seen[folder] = any(entry.name.endswith((".yaml", ".yml")) for entry in entries)
             except OSError:
                 seen[folder] = False
         if seen[folder]:

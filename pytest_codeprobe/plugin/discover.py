@@ -76,7 +76,8 @@ class Discovery:
         if not (self._patterns.may_hold(folder) or self._below_named(str(folder))) or str(folder) in self._referred:
             return
         try:
-            names = [e.name for e in os.scandir(folder) if e.name.endswith(SUFFIXES) and e.is_file()]
+            with os.scandir(folder) as entries:
+                names = [e.name for e in entries if e.name.endswith(SUFFIXES) and e.is_file()]
         except OSError:
             return
         for name in sorted(names):
@@ -97,6 +98,7 @@ def _named_in_text(file: Path) -> set[str]:
     """Of a broken task file nobody knows what it refers to: the folders beside it whose names stand in it."""
     try:
         text = file.read_bytes()
-        return {e.path for e in os.scandir(file.parent) if e.is_dir() and os.fsencode(e.name) in text}
+        with os.scandir(file.parent) as entries:
+            return {e.path for e in entries if e.is_dir() and os.fsencode(e.name) in text}
     except OSError:
         return set()
