@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from pytest_codeprobe.model.base import Flag, Float, Model, Text
 
@@ -87,6 +87,8 @@ class Criterion(Model):
     `evaluate` returns a Score, or raises NotApplicable. Any other exception makes the trial an error (VERIFIER_FAILED),
     never a 0: raise CodeprobeError("VERIFIER_FAILED", …) where the reason is known.
     """
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     type: Text
     description: Text = ""

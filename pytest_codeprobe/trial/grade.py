@@ -21,6 +21,7 @@ from pytest_codeprobe.sandboxes.trees import remove_tree
 _EPSILON = 1e-9  #: a mean of thirds must reach a threshold that is written as 0.9999…
 DEFAULT_TIMEOUT = 300.0
 NO_SESSION = "every criterion that decides needs a session, and this agent has none"
+_SCALARS = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,29 +102,28 @@ class TrialGrading:
 def judge(criteria: Sequence[Criterion], grading: TrialGrading, *, has_session: bool, log: logging.Logger) -> Verdict:
     """Evaluate all criteria in order; the first that can't be evaluated ends it as VERIFIER_FAILED."""
     results = [_evaluate(n, criterion, grading, has_session, log) for n, criterion in enumerate(criteria, 1)]
-    return verdict(results, grading.trial.pass_score, unsessioned=not has_session)
+    deciding = [c for c in criteria if c.enabled and c.gates]
+    unsessioned = not has_session and bool(deciding) and all(c.needs_session for c in deciding)
+    return verdict(results, grading.trial.pass_score, unsessioned=unsessioned)
 
 
 def verdict(results: Sequence[CriterionResult], pass_score: float | None, *, unsessioned: bool) -> Verdict:
     """spec criteria.md, "Scores and verdicts": Σ weight·score / Σ weight over what was evaluated; every gate must hold.
 
-    VERIFIER_FAILED if nothing that decides was evaluated, unless the only reason is that the agent has no session.
+    VERIFIER_FAILED if nothing that decides was evaluated, unless the only reason is that the agent has no session (`unsessioned`),
+    and if there is a pass_score but nothing of any weight that it could be compared with.
     """
     looked = [r for r in results if r.score is not None]
     if not any(r.gate for r in looked):
-        waiting = [r for r in results if r.score is None and r.gate]
-        if unsessioned and waiting:
-            return Verdict(
-                passed=False,
-                score=None,
-                criteria=tuple(results),
-                skipped="every criterion that decides needs a session, and this agent has none",
-            )
+        if unsessioned:
+            return Verdict(passed=False, score=None, criteria=tuple(results), skipped=NO_SESSION)
         raise CodeprobeError(
             "VERIFIER_FAILED", "no criterion that decides could be evaluated: all are disabled, not applicable or of weight 0"
         )
     weight = math.fsum(r.weight for r in looked)
     score = math.fsum(r.weight * (r.score or 0.0) for r in looked) / weight if weight > 0 else None
+    if pass_score is not None and score is None:
+        raise CodeprobeError("VERIFIER_FAILED", "pass_score is set, but no criterion of a weight above 0 could be evaluated")
     held = all(r.verdict == "passed" for r in looked if r.gate)
     reached = pass_score is None or (score is not None and score >= pass_score - _EPSILON)
     return Verdict(passed=held and reached, score=score, criteria=tuple(results))
@@ -140,6 +140,7 @@ def _evaluate(number: int, criterion: Criterion, grading: TrialGrading, has_sess
     try:
         grading.time_left()
         score = criterion.evaluate(grading)
+        return _result(criterion, score, time.monotonic() - began)
     except NotApplicable as why:
         return _left_out(criterion, str(why) or "not applicable")
     except Stopped as stop:
@@ -151,12 +152,14 @@ def _evaluate(number: int, criterion: Criterion, grading: TrialGrading, has_sess
         raise CodeprobeError("VERIFIER_FAILED", f"{what}: {type(error).__name__}: {error}") from error
     finally:
         grading.end()
-    return _result(criterion, score, what, time.monotonic() - began)
 
 
-def _result(criterion: Criterion, score: Score, what: str, duration: float) -> CriterionResult:
+def _result(criterion: Criterion, score: Score, duration: float) -> CriterionResult:
+    """What a criterion answered, checked: one of the user's own may answer anything."""
+    if not isinstance(score, Score):
+        raise CodeprobeError("VERIFIER_FAILED", f"evaluate() answered {type(score).__name__}, not a Score")
     if not (math.isfinite(score.value) and -_EPSILON <= score.value <= 1 + _EPSILON):
-        raise CodeprobeError("VERIFIER_FAILED", f"{what}: a score of {score.value} is not in 0..1")
+        raise CodeprobeError("VERIFIER_FAILED", f"a score of {score.value} is not in 0..1")
     value = min(1.0, max(0.0, score.value))
     return CriterionResult(
         type=criterion.type,
@@ -169,8 +172,19 @@ def _result(criterion: Criterion, score: Score, what: str, duration: float) -> C
         explanation=score.explanation,
         duration_seconds=round(duration, 4),
         cost_usd=score.cost_usd,
-        evidence=dict(score.evidence),
+        evidence={str(k): _json_value(v) for k, v in score.evidence.items()},
     )
+
+
+def _json_value(value: object) -> object:
+    """Evidence as it can be stored. TypeError for what is no JSON value."""
+    if isinstance(value, Mapping):
+        return {str(k): _json_value(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(v) for v in value]
+    if isinstance(value, _SCALARS):
+        return value
+    raise TypeError(f"evidence holds a {type(value).__name__}, which is no JSON value")
 
 
 def _left_out(criterion: Criterion, why: str) -> CriterionResult:
