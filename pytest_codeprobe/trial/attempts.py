@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pytest_codeprobe.errors import CodeprobeError, Stopped
-from pytest_codeprobe.model.agent import Agent, SessionRequest
+from pytest_codeprobe.model.agent import Agent, SessionParser, SessionRequest
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import Attempt, LimitHit, Usage, no_usage
@@ -49,11 +49,13 @@ class Attempts:
         self.outcome: SessionOutcome | None = None
         self.transcript: Transcript | None = None
         self.limit: LimitHit | None = None
+        self._running: tuple[Session, SessionParser] | None = None  #: of the running attempt
 
     def next(self) -> None:
         """Another attempt, in a fresh sandbox."""
         self.number += 1
         self.began = False
+        self._running = None
 
     def usage(self) -> Usage:
         """Tokens and money of all attempts so far."""
@@ -82,13 +84,13 @@ class Attempts:
             self._note(None)
             return None
         self._store.add_secrets(command.secrets)
-        deadlines = self._deadlines()
-        parser = agent.parser(request)
-        outcome = self.outcome = Session(agent, request, deadlines, log).run(command, parser, self._announce)
+        session, parser = Session(agent, request, self._deadlines(), log), agent.parser(request)
+        self._running = session, parser
+        outcome = self.outcome = session.run(command, parser, self._announce)
         self._session_time += outcome.duration
         self.limit = outcome.limit_hit
+        self._note(outcome)  # first of all: what it cost is known, whatever comes
         self.transcript = parser.transcript()
-        self._note(outcome)
         self._store.transcript(sandbox, self.transcript)
         if outcome.stopped:
             raise Stopped(outcome.stopped)
@@ -131,10 +133,13 @@ class Attempts:
             )
         )
 
-    def note_unborn(self, code: str | None, reason: str | None) -> None:
-        """The running attempt is over without a session: it left evidence, which a rerun must not overwrite."""
+    def note_unfinished(self, code: str | None, reason: str | None) -> None:
+        """The running attempt is over without an outcome: it left evidence, which a rerun must not overwrite, and perhaps a bill."""
         if any(a.number == self.number for a in self.done):
             return
+        usage = no_usage()
+        if self._running is not None and self._running[0].started and self._agent().is_session:
+            usage = self._running[1].usage()
         self.done.append(
             Attempt(
                 number=self.number,
@@ -143,7 +148,7 @@ class Attempts:
                 reason=reason,
                 started_at=stamp(self._context.clock.now()),
                 duration_seconds=0.0,
-                usage=no_usage(),
+                usage=usage,
             )
         )
 
@@ -174,7 +179,8 @@ class Attempts:
         while (left := until - clock.monotonic()) > 0:
             may_start()
             clock.sleep(min(left, _LOOK))
-        self._context.events.emit("trial_retried", node_id=self._trial.node_id, attempt=self.number + 1, cause=code, reason=reason)
+        told = self._store.redactor.text(reason)  # a line of stderr may quote the key that was refused
+        self._context.events.emit("trial_retried", node_id=self._trial.node_id, attempt=self.number + 1, cause=code, reason=told)
 
     def raise_for(self, outcome: SessionOutcome) -> None:
         """The session's own error, as an exception; a refused credential stops all other trials of the agent."""

@@ -91,6 +91,7 @@ class TrialRun:
             if outcome is not None and self._attempts.is_worth_another(outcome):
                 self._attempts.wait_for_another(outcome, self.handle, self._log.logger, self._may_start)
                 self.handle.renew()
+                self._phase = "session"
                 outcome = self._attempts.one(self.current_sandbox(), self._log.logger)
             if outcome is not None:
                 self._attempts.raise_for(outcome)
@@ -133,20 +134,27 @@ class TrialRun:
             return self.result
         first = self.result is None
         warnings: list[str] = []
+        given, phase = error, self._phase  # closing goes on to other phases, where an earlier error did not arise
         if first:
             error = self._close_stages(error, warnings)
+        if error is not given:
+            phase = self._phase
         if error is None and outcome is None and self.verdict is None:
             error = CodeprobeError("VERIFIER_FAILED", "no verdict: the fixture codeprobe_score was overridden and never asked for one")
-        ours = any(error is raised for _, raised in self._stages.values())
-        ending = classify(error, ours=ours, phase=self._phase if ours or first else "set-up")
+        ours = self.raised(error)
+        ending = classify(error, ours=ours, phase=phase if ours or first else "set-up")
         if ending.status is None:
             ending = replace(ending, reason=reason)
         if first and self._sandbox is not None:
-            self._attempts.note_unborn(ending.code, ending.reason)
+            self._attempts.note_unfinished(ending.code, ending.reason)
         self.result = build_record(self._facts(warnings), ending, outcome)
         if self._sandbox is not None or self.result.status == "error":
             self._write(outcome)
         return self.result
+
+    def raised(self, error: BaseException | None) -> bool:
+        """Whether the exception comes from one of the trial's own stages, not from a fixture or a test of the user's."""
+        return error is not None and any(error is raised for _, raised in self._stages.values())
 
     def _write(self, outcome: Literal["passed", "failed"] | None) -> None:
         """result.json. Where it can't be written the record says so, and lives on in the report alone."""

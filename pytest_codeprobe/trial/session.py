@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_codeprobe.errors import CodeprobeError, Stopped
+from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionEnd, SessionParser, SessionRequest
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.config import RunLimits
@@ -169,6 +169,11 @@ class Session:
         self._process: Process | None = None
         self.stdout, self.stderr = request.sandbox.logs / "agent.stdout", request.sandbox.logs / "agent.stderr"
 
+    @property
+    def started(self) -> bool:
+        """Whether there has been a process: from then on it may have spent money."""
+        return self._process is not None
+
     def run(self, command: SessionCommand, parser: SessionParser, began: Callable[[], None]) -> SessionOutcome:
         """Start, watch, end. Whatever is raised in between, nothing of the session is alive afterwards."""
         clock = self._request.context.clock
@@ -242,9 +247,3 @@ class Session:
                     return ended, why
         finally:
             reader.finish()
-
-
-def check_stopped(outcome: SessionOutcome) -> None:
-    """Raise Stopped where the run itself ended the session."""
-    if outcome.stopped:
-        raise Stopped(outcome.stopped)
