@@ -16,7 +16,7 @@ from pytest_codeprobe.plugin.failure import failure_text, told
 from pytest_codeprobe.tasks.load import LoadedTask
 
 if TYPE_CHECKING:
-    from pytest_codeprobe.model.result import TrialResult
+    from pytest_codeprobe.model.result import Attempt, TrialResult
     from pytest_codeprobe.plugin.live import Live
     from pytest_codeprobe.plugin.views import ScoreView
     from pytest_codeprobe.trial.run import TrialRun
@@ -89,6 +89,7 @@ class TaskItem(pytest.Function):
         self.trial, self.live = trial, live
         self.run: TrialRun | None = None
         self.record: TrialResult | None = None
+        self.earlier: tuple[Attempt, ...] = ()  #: of the tries before a rerun
         super().__init__(**kw)
 
     def reportinfo(self) -> tuple[Path, int, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.result import TrialResult
+from pytest_codeprobe.model.result import Attempt, TrialResult
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.plugin.collect import TaskItem
 from pytest_codeprobe.plugin.refusal import refused
@@ -28,11 +28,8 @@ class Marked:
     trial: Trial
     run: TrialRun | None = None
     record: TrialResult | None = None
-
-    @property
-    def phase(self) -> Literal["setup", "call"]:
-        """The report that carries the record."""
-        return "call" if self.record is not None and self.record.status in ("passed", "failed") else "setup"
+    earlier: tuple[Attempt, ...] = ()  #: of the tries before a rerun
+    phase: Literal["setup", "call"] = "setup"  #: the report that carries the record: of the phase in which it was made
 
 
 MARKED = pytest.StashKey[Marked]()

@@ -32,6 +32,7 @@ class TrialProtocol:
 
     def __init__(self, live: Live) -> None:
         self.live, self.state = live, live.state
+        self._broken = False  #: something could not be collected, so nothing may start; xdist goes on by itself
 
     # ---- the plan
     @pytest.hookimpl(tryfirst=True)  # before xdist's own: the plan is on disk when the controller hears of the collection
@@ -41,7 +42,7 @@ class TrialProtocol:
         if sys.exc_info()[1] is not None:
             return  # pytest calls this in a finally: what an interrupted collection has found so far is no plan
         mark_tests(self.live, session)
-        broken = session.testsfailed and not session.config.option.continue_on_collection_errors
+        broken = self._broken = bool(session.testsfailed) and not session.config.option.continue_on_collection_errors
         trials = [item.trial for item in session.items if isinstance(item, TaskItem)]
         trials += [m.trial for item in session.items if (m := item.stash.get(MARKED, None)) is not None and m.trial is not None]
         if not broken:
@@ -79,6 +80,8 @@ class TrialProtocol:
             pytest.skip(NO_START)
         if not self.live.chosen(trial):
             pytest.skip(NO_AGENT)
+        if self._broken:
+            raise Stopped("collection errors")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -114,19 +117,26 @@ class TrialProtocol:
         marked = item.stash.get(MARKED, None)
         if marked is None or marked.run is None:
             return (yield)
+        run, marked.phase = marked.run, "call"
         try:
             result = yield
         except pytest.skip.Exception as skip:
-            marked.record = marked.run.finish(Skipped(str(skip)))
+            marked.record = run.finish(Skipped(str(skip)))
             raise
         except (KeyboardInterrupt, pytest.exit.Exception):
-            marked.record = marked.run.finish(Stopped("interrupted"))
+            marked.record = run.finish(Stopped("interrupted"))
             self._delete(item)
             raise
+        except (Stopped, Skipped) as stop:  # a stage that the test itself asked for
+            marked.record = run.finish(stop)
+            pytest.skip(f"not run: {stop}" if marked.record.status == "not_run" else str(stop))
         except BaseException as error:
-            marked.record = marked.run.finish(outcome="failed", reason=_first_line(error))
+            if isinstance(error, CodeprobeError) or run.raised(error):  # the harness's trouble, not the agent's failure
+                marked.record = run.finish(error)
+            else:
+                marked.record = run.finish(outcome="failed", reason=_first_line(error))
             raise
-        marked.record = marked.run.finish(outcome="passed")
+        self._conclude(item, run.finish(outcome="passed"))
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -138,20 +148,24 @@ class TrialProtocol:
             self._delete(item)
 
     def _delete(self, item: pytest.Item) -> None:
-        """The private folder goes, here or where pytest is at its end and no teardown phase will follow."""
-        run = _run_of(item)
-        if run is not None and (left := run.delete()):
+        """The private folder goes, here or where pytest is at its end and no teardown phase will follow.
+
+        With it the run: pytest keeps its items to the end, and thousands of transcripts would stay in memory.
+        """
+        holder, run = _holder(item), _run_of(item)
+        if holder is None or run is None:
+            return
+        if left := run.delete():
             self.live.warnings.append(f"{item.nodeid}: could not be deleted: {', '.join(left[:3])}")
+        holder.earlier, holder.run = run.attempts, None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: sees what pytest's xfail handling made of it
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """The record goes on exactly one report: set-up's for error, skipped and not_run, the call's for a verdict."""
-        run = _run_of(item)
-        if run is not None and call.when == "setup" and _record_of(item) is not None:
-            _properties(item, _record_of(item))
         report = yield
+        run = _run_of(item)
         if _trial_of(item) is not None:
             _place_skip(item, report)
         record = _record_of(item)
@@ -160,9 +174,10 @@ class TrialProtocol:
                 record = _note(item, _close(run, call.excinfo.value))  # a wrapper outside ours raised
             if call.when == "call" and report.failed and record.status == "passed":
                 record = _note(item, run.finish(outcome="failed", reason=_why_pytest_failed(call)))
-            if record.status == "error" and call.when == "setup" and hasattr(report, "wasxfail"):
-                del report.wasxfail  # trouble of the harness stays an error under a user's own xfail mark
-                report.outcome = "failed"
+            if record.status == "error" and call.excinfo is not None:
+                report.when, report.outcome = "setup", "failed"  # trouble of the harness stays an error, also in a marked test's body
+                if hasattr(report, "wasxfail"):  # and under a user's own xfail mark
+                    del report.wasxfail
             if record.status == "error" and call.excinfo is not None and isinstance(call.excinfo.value, CodeprobeError):
                 text = harness_text(record, self.live.shown_run_dir())
                 path, line, _ = item.reportinfo()
@@ -170,6 +185,8 @@ class TrialProtocol:
             if _is_final(record) and item.config.pluginmanager.has_plugin("rerunfailures"):
                 item.add_marker(pytest.mark.flaky(condition=False), append=False)  # read after each try
             if call.when == _phase_of(item, record):
+                _properties(item, record)
+                report.user_properties = list(item.user_properties)
                 report.codeprobe = result_text(record)  # type: ignore[attr-defined]  # travels to the controller
         if call.when == "teardown" and self.state.worker and self.live.warnings:
             report.codeprobe_warnings = json.dumps(self.live.warnings)  # type: ignore[attr-defined]
@@ -179,8 +196,9 @@ class TrialProtocol:
         """A new life of the trial; a rerun of pytest-rerunfailures uses the same item again and is a further attempt."""
         trial = _trial_of(item)
         assert trial is not None
-        before = _run_of(item)
-        earlier = tuple(before.attempts) if before is not None else ()
+        holder = _holder(item)
+        assert holder is not None
+        earlier = holder.earlier
         seconds = deadline(item)
         if seconds is not None and (said := ignored(item)) and said not in self.live.warnings:
             self.live.warnings.append(said)
@@ -193,10 +211,9 @@ class TrialProtocol:
             deadline=seconds,
             overridden=_overridden(item),
         )
-        if isinstance(item, TaskItem):
-            item.run, item.record = run, None
-        else:
-            item.stash[MARKED].run, item.stash[MARKED].record = run, None
+        holder.run, holder.record = run, None
+        if isinstance(holder, Marked):
+            holder.phase = "setup"
         return run
 
     # ---- ends of the process
@@ -308,9 +325,8 @@ def _overridden(item: pytest.Item) -> bool:
     return any(d.func.__module__ != fixtures.__name__ for name in FIXTURES for d in definitions.get(name, ()))
 
 
-def _properties(item: pytest.Item, record: TrialResult | None) -> None:
+def _properties(item: pytest.Item, record: TrialResult) -> None:
     """Score, cost, tokens and turns as JUnit properties; a rerun replaces those of the try before."""
-    assert record is not None
     item.user_properties[:] = [p for p in item.user_properties if not str(p[0]).startswith("codeprobe_")]
     values = {
         "status": record.status,
