@@ -109,10 +109,10 @@ class RunBook:
             if self.plan:
                 return True
             plan = self.folder.read_plan()
-            if plan is None:
-                return False
-            self.plan = {t["node_id"]: PlannedTrial.model_validate(t) for t in plan["trials"]}
+            if plan is None or plan["run_id"] != self.run_id:
+                return False  # of another run: its files are not ours to write
             self._events = EventLog(self.folder.events_file, self.run_id, self.clock, self._out)
+            self.plan = {t["node_id"]: PlannedTrial.model_validate(t) for t in plan["trials"]}
             self._events.write("run_started", trials=len(self.plan), plugin_version=plan["plugin_version"])
             return True
 

@@ -37,9 +37,9 @@ class RunFolder:
         self.stop = path / "stop"
 
     def publish_plan(self, plan: Mapping[str, Any]) -> bool:
-        """Write plan.json unless another process has: the first wins, and it is always whole. True if this one won.
+        """Write plan.json unless another process of this run has: the first wins, and it is always whole. True if this one won.
 
-        USAGE_ERROR where there is no room for it: nothing has started yet.
+        USAGE_ERROR where there is no room for it, or the folder is another run's: nothing has started yet.
         """
         part = self.path / f".plan.{os.getpid()}.{secrets.token_hex(4)}"
         try:
@@ -48,6 +48,13 @@ class RunFolder:
             part.write_text(json.dumps(plan, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
             os.link(part, self.plan_file)
         except FileExistsError:
+            other = self.read_plan()
+            if other is not None and other["run_id"] != plan["run_id"]:
+                raise CodeprobeError(
+                    "USAGE_ERROR",
+                    f"--codeprobe-run-dir {self.path}: run {other['run_id']} has just begun to write there",
+                    remediation="Give each run a folder of its own, or leave the flag out.",
+                ) from None
             return False
         except OSError as error:
             raise CodeprobeError(
@@ -83,9 +90,10 @@ class RunFolder:
 
 
 def prepare_place(path: Path, *, default_place: bool) -> None:
-    """Check that a run may be written to `path`, and keep the runs of a repository out of its history.
+    """Check that a run may be written to `path`; in the default place make it, and keep the runs of a repository out of its history.
 
-    USAGE_ERROR if the folder holds something, or can't be made.
+    A folder that the user named is made with plan.json: a run in which nothing starts leaves nothing behind. USAGE_ERROR if it
+    holds something, or the default place can't be made.
     """
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -99,7 +107,7 @@ def prepare_place(path: Path, *, default_place: bool) -> None:
             ignore = path.parent / ".gitignore"
             if not ignore.exists():
                 write_whole(ignore, "*\n")
-        path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CodeprobeError(
             "USAGE_ERROR", f"run directory {path}: {error.strerror}", remediation="Choose another place with --codeprobe-run-dir."
