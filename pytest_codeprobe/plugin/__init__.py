@@ -172,21 +172,12 @@ def pytest_codeprobe_node_collected(node: Any) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    _wake(report)
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _wake(report)
-
-
-def _wake(report: pytest.CollectReport | pytest.TestReport) -> None:
     node = getattr(report, "node", None)  # set by xdist in its controller
     state = node.config.stash[STATE] if node is not None else None
     if state is None or state.live is not None:
         return
     if hasattr(report, "codeprobe"):
         state.activate().late_report(report)
-    elif isinstance(report, pytest.TestReport):
+    else:
         state.count(report)

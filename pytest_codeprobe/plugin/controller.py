@@ -43,7 +43,6 @@ class Controller:
         self.book = RunBook(live.folder, self.state.run_id, live.clock, output.event if output is not None else _nothing)
         self.unplanned: dict[str, Final] = {}  #: tasks that were skipped without a plan, for want of an agent
         self.task_errors: list[CodeprobeError] = []
-        self.module_errors = 0
         self.warnings: list[str] = []
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
         self.envelope: dict[str, Any] | None = None
@@ -73,16 +72,21 @@ class Controller:
         self._follower.start()
 
     def _check_agents(self) -> None:
-        """Refuse before anything is paid: an agent of the plan whose CLI or credentials are missing here."""
+        """Refuse before anything is paid: an agent of the plan whose CLI or credentials are missing here, and to pay for all twice."""
+        if self.state.xdist and self.config.getoption("dist") == "each":
+            error = CodeprobeError(
+                "USAGE_ERROR", "--dist each would run every task in every worker", remediation="Use --dist load, or leave --dist out."
+            )
+            raise refused(error) from error
         declared: dict[str, frozenset[str]] = {}
         for trial in self.book.plan.values():
             if trial.agent is not None and trial.starts:
                 names = frozenset(trial.variables)
                 declared[trial.agent] = declared.get(trial.agent, names) & names
         for name, names in declared.items():
-            error = self.live.registry.agent(name).unavailable(self.live.context, names)
-            if error is not None:
-                raise refused(error) from error
+            missing = self.live.registry.agent(name).unavailable(self.live.context, names)
+            if missing is not None:
+                raise refused(missing) from missing
 
     def _follow(self) -> None:
         """Publish what workers say. Wakes the main thread out of xdist's queue once an interrupt has nothing to wait for."""
@@ -114,8 +118,8 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
-        if (self.task_errors or self.module_errors) and not self._went_on() and self._about_tasks():
-            count = len(self.task_errors) + self.module_errors
+        if (self.task_errors or self.state.module_errors) and not self._went_on() and self._about_tasks():
+            count = len(self.task_errors) + self.state.module_errors
             raise pytest.Session.Interrupted(f"{count} error{'s' * (count != 1)} during collection")  # as pytest does without xdist
         self._take_plan()
 
@@ -126,8 +130,8 @@ class Controller:
             error = CodeprobeError(wrong["code"], wrong["message"], remediation=wrong["remediation"], detail=wrong["detail"])
             if error.message not in {e.message for e in self.task_errors}:
                 self.task_errors.append(error)
-        elif report.failed:
-            self.module_errors += 1
+        elif report.failed and not self.state.xdist:  # there the state counts them, from the first report on
+            self.state.module_errors += 1
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.book.opened(nodeid)
@@ -294,7 +298,7 @@ class Controller:
 
     def _happened(self, status: int) -> Happened:
         counted = self._stopped_by_count()
-        by_collection = bool(self.task_errors or self.module_errors) and not self._went_on()
+        by_collection = bool(self.task_errors or self.state.module_errors) and not self._went_on()
         other_stop = self._stop is not None and not by_collection and not counted and not self._internal
         return Happened(
             pytest_status=status,
@@ -302,7 +306,7 @@ class Controller:
             interrupted=bool(self.live.interrupts.count) or (other_stop and self._refused is None),
             refused=self._refused.code if self._refused is not None else None,
             task_errors=tuple(e.code for e in self.task_errors),
-            module_errors=self.module_errors,
+            module_errors=self.state.module_errors,
             went_on=self._went_on(),
             lost_output=self.book.trouble is not None,
             ordinary_failed=self.state.ordinary["failed"] + self.state.ordinary["error"],
@@ -323,7 +327,7 @@ class Controller:
         elif code == 3:
             known = self._stop is not None and as_error(self._stop)
             found.append(entry(known or CodeprobeError("INTERNAL_ERROR", "pytest ended with exit code 3")))
-        elif code == 2 and not (self.module_errors and not self._went_on() and not self.live.interrupts.count):
+        elif code == 2 and not (self.state.module_errors and not self._went_on() and not self.live.interrupts.count):
             run_dir = self.live.shown_run_dir()
             found.append(entry(CodeprobeError("INTERRUPTED", str(self._stop or "") or "interrupted", detail={"run_dir": run_dir})))
         elif code == 5 and (self.state.options.console or self.state.options.agent is not None) and not self.state.no_plan:
@@ -354,8 +358,8 @@ class Controller:
             return None
         now = time.time()
         warnings = list(dict.fromkeys([*self.warnings, *(w for f in self.finals() for w in f.warnings)]))
-        if self.module_errors:
-            warnings.append(f"{self.module_errors} test module(s) could not be collected; see pytest's report")
+        if self.state.module_errors:
+            warnings.append(f"{self.state.module_errors} test module(s) could not be collected; see pytest's report")
         facts = RunFacts(
             run_id=self.state.run_id,
             run_dir=self.live.shown_run_dir(),

@@ -50,6 +50,17 @@ class State:
         self.no_plan = self.no_start or any(getattr(option, name, False) for name in listing)
         self.live: Live | None = None
         self.ordinary: Counter[str] = Counter()  #: outcomes of ordinary tests, also of those before the first sign of a task
+        self.module_errors = 0  #: ordinary test modules that could not be collected, likewise
+        if self.xdist:
+            config.pluginmanager.register(self, "codeprobe-state")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """In an xdist controller, which learns of collection by its failures alone, perhaps before the first sign of a task."""
+        if self.live is None and hasattr(report, "codeprobe"):
+            self.activate().late_report(report)
+        elif not hasattr(report, "codeprobe"):
+            self.module_errors += bool(report.failed)
 
     def count(self, report: pytest.TestReport) -> None:
         """An ordinary test's report."""
