@@ -292,3 +292,21 @@ def test_pass_score_without_weights_is_no_verdict(project: Project) -> None:
     )
     run = project.run(AGENT)
     assert run.code != 1, run.result("a")
+
+
+def test_items_let_go_of_their_transcripts(project: Project) -> None:
+    for n in range(3):
+        project.task(f"t{n}", agent=scripted(WRITE, {"say": "hello"}))
+    project.write(
+        "conftest.py",
+        """
+import gc
+
+def pytest_sessionfinish(session):
+    gc.collect()
+    kept = [o for o in gc.get_objects() if type(o).__name__ in ("Transcript", "TrialRun", "SessionOutcome")]
+    print("kept", len(kept), len(session.items))
+""",
+    )
+    run = project.run(AGENT, "-s")
+    assert "kept 0 3" in run.stdout
