@@ -310,3 +310,11 @@ def pytest_sessionfinish(session):
     )
     run = project.run(AGENT, "-s")
     assert "kept 0 3" in run.stdout
+
+
+def test_a_secret_where_a_text_is_cut_leaves_no_half_behind(project: Project) -> None:
+    agent = {**scripted({"say": "y" * 1990 + SECRET + "z" * 4000}), "env": {"MY_API_KEY": SECRET}}
+    project.task("a", agent=agent)
+    run = project.run(AGENT)
+    assert run.result("a")["final_message"].startswith("y" * 1990)
+    assert SECRET[:7] not in (run.trial("a") / "result.json").read_text()

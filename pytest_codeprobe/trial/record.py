@@ -114,7 +114,7 @@ def build_record(facts: Facts, ending: Ending, outcome: Literal["passed", "faile
         attempts=tuple(a.model_copy(update={"reason": clean.text(a.reason)}) if a.reason else a for a in facts.attempts),
         usage=facts.usage,
         cost_usd=facts.usage.cost_usd,
-        final_message=clean.text(shorten(session.final_message, 4000)) if session else "",
+        final_message=shorten(clean.text(session.final_message), 4000) if session else "",
         stderr_tail=clean.text(session.stderr_tail) if session else "",
         changed_files=tuple(clean.text(f"{_LETTER[c.kind]} {c.path}") for c in facts.changes[:_MAX_CHANGES]),
         changed_total=len(facts.changes),
