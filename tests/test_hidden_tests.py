@@ -20,6 +20,7 @@ from pytest_codeprobe.criteria.hidden.ids import Ambiguous, resolve
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from tests.fake_grading import descriptors_kept
 from tests.hidden_cases import CALC, TESTS, WRONG, Case, grade, hidden, prepare, table
+from tests.unprivileged import unprivileged_argv
 
 SHAPES = {
     "flat": Case(joint=True),
@@ -317,10 +318,23 @@ def test_a_missing_module_comes_with_a_hint(tmp_path: Path) -> None:
     assert "`requires`" in score.explanation
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root is not held by permissions")
 def test_at_a_folder_without_permissions(tmp_path: Path) -> None:
-    case = Case(agent={"calc.py": CALC, "tests/deep/x.py": ""}, act=lambda w: (w / "tests").chmod(0), fields={"at": "tests"})
-    assert grade(tmp_path, case).value == 1
+    program = f"""
+from pathlib import Path
+from tests.hidden_cases import CALC, Case, grade
+def lock(workspace):
+    (workspace / "tests").chmod(0)
+    try:
+        list((workspace / "tests").iterdir())
+    except PermissionError:
+        print("locked")
+case = Case(agent={{"calc.py": CALC, "tests/deep/x.py": ""}}, act=lock, fields={{"at": "tests"}})
+print(grade(Path({str(tmp_path)!r}), case).value)
+"""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    argv = unprivileged_argv([sys.executable, "-P", "-c", program])
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout.split(), done.stderr) == (["locked", "1.0"], "")
 
 
 @pytest.mark.parametrize(
