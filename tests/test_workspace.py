@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import shutil
 import socket
@@ -12,7 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from pytest_codeprobe.sandboxes import trees
 from pytest_codeprobe.sandboxes.patch import refused_by_git
 from pytest_codeprobe.sandboxes.patterns import Patterns
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore
+from tests.unprivileged import unprivileged_argv
 
 GIT_ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
 as_root = os.geteuid() == 0
@@ -616,13 +618,24 @@ def dig(folder: Path, depth: int, name: str) -> None:
     os.close(here)
 
 
-def test_a_tree_deeper_than_a_path_may_be_long(bench: Bench) -> None:
+@pytest.fixture
+def short_stack() -> Iterator[int]:
+    """How often Python may call itself, as little as a tree can be deep that is made and removed quickly."""
+    before, calls = sys.getrecursionlimit(), 150
+    sys.setrecursionlimit(len(inspect.stack(0)) + calls)
+    yield calls
+    sys.setrecursionlimit(before)
+
+
+def test_a_tree_deeper_than_a_path_may_be_long(bench: Bench, short_stack: int) -> None:
     space, folder = bench.ready({b"a": ("file", b"1\n", False)})
-    dig(folder, 1500, "nn")  # also deeper than Python may call itself
+    # first what can be named, but is deeper than Python may call itself, then what can't be named
+    dig(folder, 2 * short_stack, "nn")
+    dig(folder.joinpath(*["nn"] * (2 * short_stack)), 60, "n" * 100)
     (folder / "a").write_bytes(b"2\n")
     found = listed(space)
     assert found["a"] == "modified"
-    assert 15 < len(found) < 30
+    assert len(found) == 1 + 2 * short_stack // 50 + 1
     assert b"+2\n" in patch_of(space, folder)
     assert space.keep(bench.folder / "kept", ()) == "partial"
     assert (bench.folder / "kept" / "a").read_bytes() == b"2\n"
@@ -676,12 +689,7 @@ print((top / "p").read_text().count("+2"), oct((top / "w/a").stat().st_mode & 0o
 (top / "w/d").chmod(0)
 print(remove_tree(top / "w"))
 """
-    argv = [sys.executable, "-c", program]
-    if as_root:
-        if shutil.which("setpriv") is None:
-            pytest.skip("root can't give up its capabilities without setpriv")
-        argv = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", *argv]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(unprivileged_argv([sys.executable, "-c", program]), capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["[('a', 'modified'), ('e/c', 'deleted')]", "1 0o0", "[]"]
 
