@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ USAGE = {"usage": {"model": "m", "input_tokens": 10, "output_tokens": 5, "cost_u
 
 def holding(project: Project, name: str, seconds: float = 600) -> str:
     """A shell command that says where it runs in marks/<name>, leaves a daemon without environment, and stays."""
-    daemon = f"{sys.executable} -I -S {AGENT} daemon {project.mark_text}"
-    sign = f"pwd >{project.marks}/{name}.part; mv {project.marks}/{name}.part {project.marks}/{name}"
+    daemon = shlex.join([sys.executable, "-I", "-S", str(AGENT), "daemon", project.mark_text])
+    part, whole = (shlex.quote(str(project.marks / f"{name}{end}")) for end in (".part", ""))
+    sign = f"pwd >{part}; mv {part} {whole}"
     return f"{daemon}; {sign}; sleep {seconds:g}; : {project.mark_text}"
 
 
@@ -26,7 +28,7 @@ def held_task(project: Project, task_id: str, stage: str) -> None:
     command = holding(project, task_id)
     fields: dict[str, Any] = {
         "agent": scripted(USAGE, {"say": "I begin"}, WRITE, *([{"run": command}] if stage == "session" else [])),
-        "post_run": [{"command": f"touch {project.marks}/post-{task_id}", "timeout": 60}],
+        "post_run": [{"command": shlex.join(["touch", str(project.marks / f"post-{task_id}")]), "timeout": 60}],
         "run_limits": {"task_timeout": 600, "grading_timeout": 600, "setup_timeout": 600},
     }
     if stage == "prepare":

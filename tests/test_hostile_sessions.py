@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,7 +68,7 @@ def add_task(project: Project, task_id: str, kind: str, agent: str, **fields: An
     if agent == "command":
         config: dict[str, Any] = {"type": "command", "command": argv}
     else:
-        config = {"type": "scripted", "scripted": {"steps": [{"run": " ".join(argv)}, {"say": "done"}]}}
+        config = {"type": "scripted", "scripted": {"steps": [{"run": shlex.join(argv)}, {"say": "done"}]}}
     criteria = [{"type": "file_contains", "path": "out.txt", "includes": ["done"]}]
     timeout = 2 if ENDS.get(kind, ("", None, None))[2] else 60
     sandbox = {"env": {"ELSEWHERE": str(elsewhere(project))}, **fields.pop("sandbox", {})}

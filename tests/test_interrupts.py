@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_deaf_session_has_its_grace(project: Project, mode: str) -> None:
     fill(project, "session")
     agent = Path(__file__).with_name("hostile_agent.py")
     for task in ("b-held", "c-held"):
-        command = f"exec python3 -I -S {agent} stubborn {project.mark_text} {project.marks}/{task}"
+        command = shlex.join(["exec", "python3", "-I", "-S", str(agent), "stubborn", project.mark_text, str(project.marks / task)])
         project.task(task, agent=scripted({"run": command}))
     run = started(project, mode)
     began = time.monotonic()
@@ -121,7 +122,7 @@ def test_second_signal_skips_the_grace(project: Project, mode: str) -> None:
     fill(project, "session")
     agent = Path(__file__).with_name("hostile_agent.py")
     for task in ("b-held", "c-held"):
-        command = f"exec python3 -I -S {agent} stubborn {project.mark_text} {project.marks}/{task}"
+        command = shlex.join(["exec", "python3", "-I", "-S", str(agent), "stubborn", project.mark_text, str(project.marks / task)])
         post_run = f"touch {project.marks}/post-{task}; sleep 600; : {project.mark_text}"
         project.task(task, agent=scripted({"run": command}), post_run=[{"command": post_run, "timeout": 600}])
     run = started(project, mode)

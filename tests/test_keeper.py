@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -165,8 +166,8 @@ def test_a_stop_reaches_the_command_but_not_its_wrapper(bench: Bench) -> None:
     wrapper = bench.folder / "enclosure"
     shutil.copy("/bin/sh", wrapper)
     file = bench.folder / "saved"
-    script = f"{sys.executable} -I -S {HOSTILE} saver {next(TOKENS)} {file}; exit $(($? + 1))"
-    process = bench.start([str(wrapper), "-c", script], limits=ProcessLimits(wrapper="enclosure"))
+    saver = shlex.join([sys.executable, "-I", "-S", str(HOSTILE), "saver", str(next(TOKENS)), str(file)])
+    process = bench.start([str(wrapper), "-c", f"{saver}; exit $(($? + 1))"], limits=ProcessLimits(wrapper="enclosure"))
     until(lambda: file.exists() and "ready" in file.read_text())
     process.stop(10)
     assert ended(process).status == 5
@@ -256,10 +257,10 @@ print(process.wait(20))
 spawner.close()
 """
     mount = ["unshare", *([] if os.getuid() == 0 else ["--user", "--map-root-user"]), "--mount", "--propagation", "private", "sh", "-c"]
-    argv = [*mount, f'mount -t tmpfs -o size=128k none "$1" && exec {sys.executable} -c "$2" "$1"', "sh", str(tmp_path), script]
+    full = [*mount, 'mount -t tmpfs -o size=128k none "$1" && exec "$2" -c "$3" "$1"', "sh", str(tmp_path), sys.executable, script]
     if subprocess.run([*mount, 'mount -t tmpfs none "$1"', "sh", str(tmp_path)], check=False, stderr=subprocess.DEVNULL).returncode:
         pytest.skip("no mount namespaces here")
-    done = subprocess.run(argv, check=True, capture_output=True, text=True, env=owner_environment(), timeout=60)
+    done = subprocess.run(full, check=True, capture_output=True, text=True, env=owner_environment(), timeout=60)
     assert f"cause='log: {os.strerror(errno.ENOSPC)}'" in done.stdout
     assert "output_bytes=131072, proved=True" in done.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,17 +78,17 @@ def sandbox(project: Project) -> dict[str, object]:
 def test_nothing_leaks(project: Project, mode: str) -> None:
     env = prepare(project)
     spread = [sys.executable, str(project.scratch / "spread.py")]
-    show = f"{' '.join(spread)}; exit 1"
+    show = f"{shlex.join(spread)}; exit 1"
     says_all = [{"type": "run_command", "command": show}, {"type": "file_contains", "path": "out.txt", "includes": ["absent"]}]
     project.task("command", agent={"type": "command", "command": spread}, sandbox=sandbox(project), success_criteria=says_all)
-    steps = [{"run": " ".join(spread)}, *({"say": f"I found {s}"} for s in (*KEYS.values(), *DECLARED.values()))]
+    steps = [{"run": shlex.join(spread)}, *({"say": f"I found {s}"} for s in (*KEYS.values(), *DECLARED.values()))]
     # what a task file itself holds is in the plan's hash alone, so what the steps say must be kept out as well
     project.task("scripted", agent=scripted(*steps), sandbox=sandbox(project), success_criteria=says_all)
-    crash = f"{' '.join(spread)}; cat $LIST >&2; exit 127"
+    crash = f'{shlex.join(spread)}; cat "$LIST" >&2; exit 127'
     project.task("crash", agent={"type": "command", "command": ["sh", "-c", crash]}, sandbox=sandbox(project))
-    project.task("setup", agent=scripted(), sandbox=sandbox(project), pre_run=[{"command": f"{' '.join(spread)}; exit 3"}])
+    project.task("setup", agent=scripted(), sandbox=sandbox(project), pre_run=[{"command": f"{shlex.join(spread)}; exit 3"}])
     project.task("post", agent=scripted({"write": {"path": "out.txt", "content": "x"}}), sandbox=sandbox(project),
-                 post_run=[{"command": f"{' '.join(spread)}; exit 3"}])  # fmt: skip
+                 post_run=[{"command": f"{shlex.join(spread)}; exit 3"}])  # fmt: skip
     run = project.run("tasks/*.yaml", "--codeprobe-json-lines", "-rA", "-vv", mode=mode, env=env).assert_consistent()
     assert run.statuses == {"command": "failed", "scripted": "failed", "crash": "error", "setup": "error", "post": "passed"}
     assert leaks(run) == []
@@ -164,7 +165,7 @@ def test_no_key_in_what_survives_a_kill(project: Project) -> None:
     from tests.stages import holding
 
     env = prepare(project)
-    spread = f"{sys.executable} {project.scratch / 'spread.py'}"
+    spread = shlex.join([sys.executable, str(project.scratch / "spread.py")])
     project.task("t", agent={"type": "command", "command": ["sh", "-c", f"{spread}; {holding(project, 't')}"]}, sandbox=sandbox(project))
     run = project.start("tasks/t.yaml", env=env)
     run.wait_for("t")
@@ -190,3 +191,13 @@ def test_odd_values(project: Project, value: str) -> None:
             data = path.read_bytes()
             assert not [s for s in spelt if s in data], path
     assert run.result("t")["final_message"].count(REDACTED) == 2
+
+
+def test_a_short_secret_is_not_replaced_and_that_is_said(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]\ncodeprobe_secrets = PIN_OF_MINE\n")
+    agent = scripted({"run": "printf '%s' \"$SOME_TOKEN\" > out.txt"}, {"say": "1234 and ab"})
+    project.task("short", agent={**agent, "env": {"SOME_TOKEN": "ab"}})
+    run = project.run("tasks", "--codeprobe-agent=scripted", env={"PIN_OF_MINE": "1234"}).assert_consistent()
+    said = [w for w in run.envelope["warnings"] if "is not redacted" in w]
+    assert [w.split()[3] for w in said] == ["PIN_OF_MINE", "SOME_TOKEN"]
+    assert run.result("short")["final_message"] == "1234 and ab"
