@@ -44,6 +44,7 @@ class Trial(Model):
     pre_run: tuple[PreRunCommand, ...] = ()
     post_run: tuple[TaskCommand, ...] = ()
     skip: str | None = None  #: reason
+    xfail: str | None = None  #: reason
     expect: Literal["pass", "fail"] = "pass"
     marked: bool = False  #: a Python test with the marker, not a task item
     manifest: tuple[FileRef, ...] = ()

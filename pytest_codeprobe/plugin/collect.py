@@ -60,8 +60,8 @@ class TaskFile(pytest.Module):
         item.extra_keyword_matches.update(trial.tags)
         if trial.skip is not None:
             item.add_marker(pytest.mark.skip(reason=trial.skip))
-        if task.task.xfail is not None:  # raises=: trouble of the harness is never expected
-            item.add_marker(pytest.mark.xfail(reason=task.task.xfail, raises=Unmet))
+        if trial.xfail is not None:  # raises=: trouble of the harness is never expected
+            item.add_marker(pytest.mark.xfail(reason=trial.xfail, raises=Unmet))
         return item
 
 

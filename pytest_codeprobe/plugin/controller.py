@@ -48,7 +48,7 @@ class Controller:
         self.envelope: dict[str, Any] | None = None
         self._session: pytest.Session | None = None
         self._started = time.time()
-        self._closed = self._internal = False
+        self._closed = self._internal = self._interrupt_told = False
         self._stop: BaseException | None = None  #: what ended pytest's loop
         self._refused: CodeprobeError | None = None
         self._done = threading.Event()
@@ -93,6 +93,7 @@ class Controller:
         interrupts, idle_since = self.live.interrupts, 0.0
         while not self._done.wait(_FOLLOW):
             self.book.drain_all()
+            self._tell_interrupt()
             if not (self.state.xdist and interrupts.count and not self.book.open):
                 idle_since = 0.0
                 continue
@@ -101,6 +102,12 @@ class Controller:
                 interrupts.woken = True
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 idle_since = time.monotonic()
+
+    def _tell_interrupt(self) -> None:
+        """The event, once."""
+        if self.live.interrupts.count and not self._interrupt_told:
+            self._interrupt_told = True
+            self.book.event("run_interrupted", reason=self.live.interrupts.first)
 
     # ---- hooks
     def adopt(self, session: pytest.Session | None) -> None:
@@ -118,6 +125,10 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
+        with self.live.interrupts.held():
+            self._collected()
+
+    def _collected(self) -> None:
         if (self.task_errors or self.state.module_errors) and not self._went_on() and self._about_tasks():
             count = len(self.task_errors) + self.state.module_errors
             raise pytest.Session.Interrupted(f"{count} error{'s' * (count != 1)} during collection")  # as pytest does without xdist
@@ -162,6 +173,10 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """A worker is gone."""
+        with self.live.interrupts.held():
+            self._worker_gone(node)
+
+    def _worker_gone(self, node: Any) -> None:
         self.book.drain(node.gateway.id)
         text = getattr(node, "workeroutput", {}).get("codeprobe")
         if text is None:
@@ -178,8 +193,11 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         """xdist's report has when `???`: make it the set-up phase of an error, or what the worker had already written."""
-        if crashitem not in self.book.plan:
-            return
+        with self.live.interrupts.held():
+            if crashitem in self.book.plan:
+                self._crashed(crashitem, report)
+
+    def _crashed(self, crashitem: str, report: pytest.TestReport) -> None:
         worker = str(getattr(getattr(report, "node", None), "gateway", None) and report.node.gateway.id)
         self.book.drain(worker)
         if crashitem in self.book.final:  # died in teardown, which only deletes: never a second outcome
@@ -190,8 +208,12 @@ class Controller:
             self.book.started.setdefault(crashitem, 1)
             record = self.book.lost(crashitem, worker, "error", f"worker {worker} died in this trial", code="WORKER_DIED")
         report.when = "call" if record.status in VERDICTS else "setup"
+        expected = self.book.plan[crashitem].xfail
         if record.status == "passed":
             report.outcome, report.longrepr = "passed", None
+        elif record.status == "failed" and expected is not None:
+            report.outcome, report.longrepr = "skipped", f"{record.task_id}: {record.reason}"
+            report.wasxfail = expected
         elif record.status in ("skipped", "not_run"):
             report.outcome, report.longrepr = "skipped", (record.task_id, 0, f"Skipped: {record.reason}")
         else:
@@ -260,6 +282,7 @@ class Controller:
         if self._follower is not None:
             self._follower.join()
         if self.book.plan:
+            self._tell_interrupt()
             self.book.close(self._reason())
         mine = self.live.collected()
         for name in self.left_out:
@@ -337,7 +360,7 @@ class Controller:
         return found + trial_errors(self.finals())
 
     def _no_tasks(self) -> CodeprobeError:
-        where = ", ".join(str(a) for a in self.config.args) or "."
+        where = ", ".join(str(a) for a in self.config.args) or f"{self.config.rootpath / 'tasks'}, which is no folder"
         finals = self.finals()
         if finals:
             reasons = ", ".join(sorted({f.reason or f.status for f in finals}))

@@ -24,7 +24,8 @@ def pytest_codeprobe_agents(config: pytest.Config) -> Iterable[Agent]:  # type: 
 
     .. code-block:: python
 
-        from pytest_codeprobe.agents.base import ...
+        from my_package import MyAgent  # docs/extending.md shows a whole one
+
 
         def pytest_codeprobe_agents(config):
             return [MyAgent()]

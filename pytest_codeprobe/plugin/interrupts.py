@@ -23,6 +23,7 @@ class Interrupts:
         self._stops, self._worker = stops, worker
         self.session: pytest.Session | None = None
         self.count = 0  #: signals from outside
+        self.first = ""  #: name of the first of them
         self.ordinary = False  #: an ordinary test is running in this thread
         self.collecting = True  #: cleared at the end of collection; an import can take for ever
         self.busy: Callable[[], bool] = lambda: False  #: set by the controller: a trial is open in some worker
@@ -40,7 +41,8 @@ class Interrupts:
     def restore(self) -> None:
         """Put the old handlers back."""
         for number, handler in self._old.items():
-            signal.signal(number, handler)
+            if handler is not None:  # one that was not set from Python can't be set again from here
+                signal.signal(number, handler)
         self._old.clear()
 
     @contextlib.contextmanager
@@ -53,7 +55,9 @@ class Interrupts:
             self._depth -= 1
 
     def _handle(self, number: int, frame: object) -> None:
-        self.count += not self.woken
+        if not self.woken:
+            self.first = self.first or signal.Signals(number).name
+            self.count += 1
         self.woken = False
         told = self._tell()
         if self.session is not None:

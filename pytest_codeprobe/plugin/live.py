@@ -291,7 +291,8 @@ class Live:
 
     def shown_run_dir(self) -> str | None:
         """The run dir as people read it: relative to rootdir where it can be."""
-        if not self.folder.plan_file.exists():
+        known = self.controller.book.plan if self.controller is not None else self.folder.plan_file.exists()
+        if not known:  # none, or that of another run
             return None
         root = self.config.rootpath
         path = self.state.run_dir

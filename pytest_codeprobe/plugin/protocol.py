@@ -32,6 +32,7 @@ class TrialProtocol:
 
     def __init__(self, live: Live) -> None:
         self.live, self.state = live, live.state
+        self._told = 0  #: how many of our warnings the controller knows
         self._broken = False  #: something could not be collected, so nothing may start; xdist goes on by itself
 
     # ---- the plan
@@ -188,8 +189,10 @@ class TrialProtocol:
                 _properties(item, record)
                 report.user_properties = list(item.user_properties)
                 report.codeprobe = result_text(record)  # type: ignore[attr-defined]  # travels to the controller
-        if call.when == "teardown" and self.state.worker and self.live.warnings:
-            report.codeprobe_warnings = json.dumps(self.live.warnings)  # type: ignore[attr-defined]
+        new = self.live.warnings[self._told :]
+        if call.when == "teardown" and self.state.worker and new:
+            self._told += len(new)
+            report.codeprobe_warnings = json.dumps(new)  # type: ignore[attr-defined]
         return report
 
     def _new_run(self, item: pytest.Item) -> TrialRun:

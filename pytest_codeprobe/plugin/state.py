@@ -117,7 +117,8 @@ def expand_arguments(config: pytest.Config) -> None:
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         config.args = [name for argument in config.args for name in _globbed(argument, config.invocation_params.dir)]
     elif getattr(config.option, "codeprobe_console", False):
-        config.args = [str(config.rootpath / "tasks")]
+        tasks = config.rootpath / "tasks"
+        config.args = [str(tasks)] if tasks.is_dir() else []  # nothing to collect: NO_TASKS, where pytest would say usage error
 
 
 def _globbed(argument: str, folder: Path) -> list[str]:

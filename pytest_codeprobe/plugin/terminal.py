@@ -26,6 +26,7 @@ class Terminal:
 
     def __init__(self, live: Live) -> None:
         self.live = live
+        self._said = False  #: the header line, under xdist
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Once the plan is known, before the first trial. Under xdist see pytest_xdist_node_collection_finished."""
@@ -34,7 +35,7 @@ class Terminal:
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_node_collection_finished(self) -> None:
         reporter = self.live.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None and not getattr(self, "_said", False) and self.live.config.get_verbosity() >= 0:
+        if reporter is not None and not self._said and self.live.config.get_verbosity() >= 0:
             lines = list(self._header())
             self._said = bool(lines)
             for line in lines:

@@ -40,7 +40,6 @@ class Final:
     reason: str | None
     code: str | None
     remediation: str | None
-    message: str | None
     score: float | None
     cost_usd: float | None
     usage: Usage
@@ -54,7 +53,6 @@ class Final:
     folder: str | None
     warnings: tuple[str, ...]
     at: str
-    counted: bool = True  #: in rates and in the exit code
 
 
 class EventLog:
@@ -134,6 +132,7 @@ class RunBook:
             for raw in self._new_lines(worker):
                 with contextlib.suppress(ValueError, KeyError):
                     self._take(worker, json.loads(raw))
+                self._offsets[worker] = self._offsets.get(worker, 0) + len(raw) + 1
 
     def _new_lines(self, worker: str) -> Iterator[bytes]:
         try:
@@ -143,7 +142,6 @@ class RunBook:
         except FileNotFoundError:
             return
         if newline:
-            self._offsets[worker] = self._offsets.get(worker, 0) + len(whole) + 1
             yield from whole.split(b"\n")
 
     def _take(self, worker: str, fields: dict[str, Any]) -> None:
@@ -211,8 +209,11 @@ class RunBook:
         trial = self.plan[node_id]
         began = node_id in self.started
         now = stamp(self.clock.now())
+        number = self.started.get(node_id, 1)
+        written = self._written(node_id) if began else None
+        earlier = [a for a in written.attempts if a.number < number] if written is not None else []
         # it spent something, and nobody knows how much
-        attempt = Attempt(number=self.started.get(node_id, 1), code=code, reason=reason, started_at=now, duration_seconds=0.0)
+        attempt = Attempt(number=number, code=code, reason=reason, started_at=now, duration_seconds=0.0)
         result = TrialResult(
             run_id=self.run_id,
             node_id=node_id,
@@ -226,7 +227,7 @@ class RunBook:
             remediation=remediation,
             phase="session" if began and code else None,
             agent=AgentInfo(name=trial.agent, model=trial.model) if began and trial.agent else None,
-            attempts=(attempt,) if began else (),
+            attempts=(*earlier, attempt) if began else (),
             worker=worker,
             folder=trial.folder if began else None,
             started_at=now,
@@ -250,7 +251,13 @@ class RunBook:
             )
 
     def recovered(self, node_id: str) -> TrialResult | None:
-        """What the trial's own process had written before it was gone."""
+        """What the trial's own process had written before it was gone; not what an earlier try had, before a rerun began."""
+        written = self._written(node_id)
+        if written is None or (written.attempts and written.attempts[-1].number < self.started.get(node_id, 0)):
+            return None
+        return written
+
+    def _written(self, node_id: str) -> TrialResult | None:
         return self.folder.read_result(self.plan[node_id].folder) if node_id in self.plan else None
 
     def close(self, reason: str) -> None:
@@ -291,7 +298,6 @@ def final_of(result: TrialResult, expected: bool = False) -> Final:
         reason=result.reason,
         code=result.code,
         remediation=result.remediation,
-        message=result.reason,
         score=result.score,
         cost_usd=result.cost_usd,
         usage=result.usage,

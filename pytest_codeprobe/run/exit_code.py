@@ -28,7 +28,7 @@ class Happened:
 
 def exit_code(finals: Iterable[Final], happened: Happened) -> int:
     """spec codes.md, "Exit codes": the first line that applies."""
-    finals = [f for f in finals if f.counted]
+    finals = list(finals)
     counting = [f for f in finals if not f.expected]
     failed = any(f.status == "failed" for f in counting) or happened.ordinary_failed > 0
     if happened.internal_error or happened.pytest_status == 3:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
-import string
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import TrialResult, result_text
 from pytest_codeprobe.text import write_whole
 
-_ALPHABET = string.ascii_lowercase + string.digits
-
-
-def new_run_id(now: datetime) -> str:
-    """UTC time to the millisecond and four random characters: sorts by time, is never reused."""
-    tail = "".join(secrets.choice(_ALPHABET) for _ in range(4))
-    return now.strftime("%Y%m%dT%H%M%S") + f"{now.microsecond // 1000:03d}Z-{tail}"
+_log = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -115,10 +108,11 @@ def prepare_place(path: Path, *, default_place: bool) -> None:
 
 
 def point_latest(path: Path) -> None:
-    """Make `latest` beside the run a relative link to it, swapped atomically."""
+    """Make `latest` beside the run a relative link to it, swapped atomically. The run is worth more than the link."""
     part = path.parent / f".latest.{os.getpid()}.{secrets.token_hex(4)}"
-    part.symlink_to(path.name)
     try:
+        part.symlink_to(path.name)
         part.replace(path.parent / "latest")
-    except OSError:  # a folder of that name: the run is worth more than the link
-        part.unlink()
+    except OSError as error:  # a full disk, a folder of that name
+        part.unlink(missing_ok=True)
+        _log.warning("%s: %s", path.parent / "latest", error)

@@ -29,6 +29,7 @@ class PlannedTrial(Model):
     tags: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()  #: names that the task itself gives the session
     marked: bool = False
+    xfail: str | None = None  #: the task's own reason
     starts: bool = True  #: False: it is known to be skipped
 
 
@@ -50,6 +51,7 @@ def planned(trial: Trial, *, starts: bool = True) -> PlannedTrial:
         tags=trial.tags,
         variables=tuple(sorted({*trial.sandbox.env, *trial.agent.env})),
         marked=trial.marked,
+        xfail=trial.xfail,
         starts=starts,
     )
 

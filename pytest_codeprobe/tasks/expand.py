@@ -265,6 +265,7 @@ class _Expansion:
             pre_run=task.pre_run,
             post_run=task.post_run,
             skip=task.skip_reason,
+            xfail=task.xfail,
             expect=task.expect,
             manifest=tuple(dict.fromkeys(_manifest(loaded, sandbox))),
             notes=tuple(self.notes),

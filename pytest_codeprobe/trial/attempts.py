@@ -41,7 +41,7 @@ class Attempts:
     ) -> None:
         self._trial, self._context, self._agent, self._store, self._deadline = trial, context, agent, store, deadline
         self._first = number
-        self._session_time = 0.0
+        self.session_time = 0.0
         self.number = number
         self.done = list(earlier)
         self.prepare_time = 0.0  #: seconds, of all attempts
@@ -87,7 +87,7 @@ class Attempts:
         session, parser = Session(agent, request, self._deadlines(), log), agent.parser(request)
         self._running = session, parser
         outcome = self.outcome = session.run(command, parser, self._announce)
-        self._session_time += outcome.duration
+        self.session_time += outcome.duration
         self.limit = outcome.limit_hit
         self._note(outcome)  # first of all: what it cost is known, whatever comes
         self.transcript = parser.transcript()
@@ -102,11 +102,11 @@ class Attempts:
     def _deadlines(self) -> dict[str, tuple[float, float]]:
         """Name of a limit -> (seconds left, its value). SANDBOX_FAILED where preparing has used up all of it."""
         limits = self._trial.limits
-        found = {"task_timeout": (limits.task_timeout - self._session_time, limits.task_timeout)}
+        found = {"task_timeout": (limits.task_timeout - self.session_time, limits.task_timeout)}
         if limits.turn_timeout is not None:
             found["turn_timeout"] = (limits.turn_timeout, limits.turn_timeout)
         if self._deadline is not None:
-            found["timeout"] = (self._deadline - self.prepare_time - self._session_time, self._deadline)
+            found["timeout"] = (self._deadline - self.prepare_time - self.session_time, self._deadline)
         for name, (left, value) in found.items():
             if left <= 0:
                 self.limit = LimitHit(name=name, value=value)

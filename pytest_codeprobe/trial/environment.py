@@ -116,12 +116,19 @@ def make_tools(folder: Path) -> Path:
     return folder
 
 
-def trial_secrets(trial: Trial, context: Context, more: frozenset[str] = frozenset()) -> frozenset[str]:
-    """Secret values that this trial adds to the run's: of declared variables that look like keys, and of the adapter."""
-    declared = {
-        **passed_through(trial, context, "agent"),
-        **passed_through(trial, context, "grader"),
-        **trial.sandbox.env,
-        **trial.agent.env,
-    }
-    return more | frozenset(v for k, v in declared.items() if is_secret_name(k) and len(v) >= MIN_SECRET)
+def trial_secrets(trial: Trial, context: Context) -> frozenset[str]:
+    """Secret values that this trial adds to the run's."""
+    return frozenset(value for value in _declared_secrets(trial, context).values() if len(value) >= MIN_SECRET)
+
+
+def short_secrets(trial: Trial, context: Context) -> list[str]:
+    """Names of secret variables whose values are too short to be replaced: they would hit ordinary text."""
+    named = {name: context.environ.get(name, "") for name in context.options.secrets}
+    return sorted(name for name, value in {**named, **_declared_secrets(trial, context)}.items() if 0 < len(value) < MIN_SECRET)
+
+
+def _declared_secrets(trial: Trial, context: Context) -> dict[str, str]:
+    """Variables that the task gives its processes and that look like keys, or that the user calls secret."""
+    passed = {**passed_through(trial, context, "agent"), **passed_through(trial, context, "grader")}
+    declared = {**passed, **trial.sandbox.env, **trial.agent.env}
+    return {name: value for name, value in declared.items() if is_secret_name(name) or name in context.options.secrets}

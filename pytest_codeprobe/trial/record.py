@@ -13,11 +13,13 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import AgentInfo, Attempt, CriterionResult, LimitHit, Phase, Status, TrialResult, Usage
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.text import Redactor, one_line, shorten
+from pytest_codeprobe.text import Redactor, shorten
 from pytest_codeprobe.trial.grade import Verdict
 from pytest_codeprobe.trial.session import SessionOutcome
 
 _MAX_CHANGES = 200
+_MAX_REASON = 2000  #: characters; cut after redaction, since half a secret is one too
+_MAX_TAIL = 4000
 _LETTER = {"added": "A", "modified": "M", "deleted": "D"}
 
 
@@ -52,7 +54,7 @@ def classify(error: BaseException | None, *, ours: bool, phase: Phase) -> Ending
         return Ending(status="error", code="SANDBOX_FAILED", reason=what, phase=phase)
     if ours:
         return Ending(status="error", code="INTERNAL_ERROR", reason=what, phase=phase)
-    return Ending(status="error", code="FIXTURE_FAILED", reason=one_line(what, 500), phase="set-up")
+    return Ending(status="error", code="FIXTURE_FAILED", reason=what, phase="set-up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +102,8 @@ def build_record(facts: Facts, ending: Ending, outcome: Literal["passed", "faile
         status=status,
         verdict=verdict,
         code=ending.code,
-        reason=clean.text("; ".join(filter(None, (ending.reason, why_failed(facts) if verdict == "failed" else None)))) or None,
-        remediation=ending.remediation,
+        reason=_reason(facts, ending, failed=verdict == "failed"),
+        remediation=clean.text(ending.remediation) if ending.remediation else None,
         phase=ending.phase,
         detail=clean.json(dict(ending.detail)),
         score=judged.score if judged and ending.status is None else None,
@@ -115,7 +117,7 @@ def build_record(facts: Facts, ending: Ending, outcome: Literal["passed", "faile
         usage=facts.usage,
         cost_usd=facts.usage.cost_usd,
         final_message=shorten(clean.text(session.final_message), 4000) if session else "",
-        stderr_tail=clean.text(session.stderr_tail) if session else "",
+        stderr_tail=clean.text(session.stderr_tail)[-_MAX_TAIL:] if session else "",
         changed_files=tuple(clean.text(f"{_LETTER[c.kind]} {c.path}") for c in facts.changes[:_MAX_CHANGES]),
         changed_total=len(facts.changes),
         kept=facts.kept,
@@ -127,6 +129,11 @@ def build_record(facts: Facts, ending: Ending, outcome: Literal["passed", "faile
         ended_at=stamp(facts.context.clock.now()),
         duration_seconds=round(facts.duration, 3),
     )
+
+
+def _reason(facts: Facts, ending: Ending, *, failed: bool) -> str | None:
+    parts = filter(None, (ending.reason, why_failed(facts) if failed else None))
+    return shorten(facts.redactor.text("; ".join(parts)), _MAX_REASON) or None
 
 
 def why_failed(facts: Facts) -> str | None:

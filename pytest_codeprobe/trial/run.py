@@ -10,15 +10,16 @@ from typing import Literal, TypeVar
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.clock import stamp
-from pytest_codeprobe.model.context import Context, reason_of
+from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.criterion import Criterion
 from pytest_codeprobe.model.result import Attempt, LimitHit, Phase, TrialResult, Usage
-from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Sandbox
+from pytest_codeprobe.model.sandbox import Change, CommandResult, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.trial.attempts import Attempts
+from pytest_codeprobe.trial.commands import TaskCommands
 from pytest_codeprobe.trial.environment import command_environment, make_tools
-from pytest_codeprobe.trial.grade import TrialGrading, Verdict, grading_timeout, judge, make_scratch
+from pytest_codeprobe.trial.grade import NO_SESSION, TrialGrading, Verdict, grading_timeout, judge, make_scratch
 from pytest_codeprobe.trial.handle import SandboxHandle
 from pytest_codeprobe.trial.preserve import TrialLog
 from pytest_codeprobe.trial.protect import put_back
@@ -53,7 +54,7 @@ class TrialRun:
         self.result: TrialResult | None = None
         self.verdict: Verdict | None = None
         self.changes: Sequence[Change] = ()
-        self._make_sandbox, self._deadline = make_sandbox, deadline
+        self._make_sandbox = make_sandbox
         self._sandbox: Sandbox | None = None
         self._agent: Agent | None = None
         self._log: TrialLog | None = None
@@ -62,8 +63,8 @@ class TrialRun:
         self._timings: dict[str, float] = {}
         self._began = context.clock.monotonic()
         self._started_at = stamp(context.clock.now())
-        self._frozen = self._post_run_due = False
-        self._setup_limit: LimitHit | None = None
+        self._frozen = False
+        self._commands = TaskCommands(trial, context, deadline)
         self._store = AttemptStore(context, trial)
         self._attempts = Attempts(trial, context, self.agent, self._store, number=number, earlier=earlier, deadline=deadline)
         self._criteria: tuple[Criterion, ...] = ()
@@ -205,7 +206,7 @@ class TrialRun:
     @property
     def limit(self) -> LimitHit | None:
         """The limit that stopped the session, or the preparation."""
-        return self._attempts.limit or self._setup_limit
+        return self._attempts.limit or self._commands.limit
 
     # ---- for the handle
     def current_sandbox(self) -> Sandbox:
@@ -215,7 +216,7 @@ class TrialRun:
 
     def command(self, command: str, *, timeout: float, extra: Mapping[str, str]) -> CommandResult:
         """A shell command in the workspace, for fixtures."""
-        return self._run_command(command, timeout, extra=extra)
+        return self._commands.run(self.current_sandbox(), command, timeout, log=self._log.logger if self._log else None, extra=extra)
 
     def renew(self) -> None:
         """Keep the evidence of this attempt and lay out a fresh workspace."""
@@ -260,7 +261,7 @@ class TrialRun:
             raise Skipped(reason)
         deciding = [c for c in self._criteria if c.enabled and c.gates]
         if not agent.is_session and deciding and all(c.needs_session for c in deciding):
-            raise Skipped(f"every criterion that decides needs a session, and agent {agent.name} has none")
+            raise Skipped(NO_SESSION)
 
     def _lay_out(self) -> None:
         self._phase = "prepare"
@@ -272,60 +273,14 @@ class TrialRun:
         self._log.logger.info("attempt %d of %s in %s", self._attempts.number, self.trial.node_id, sandbox.driver)
         make_tools(sandbox.root / "setup")
         self._preflight()
-        self._pre_run(began + self._time_to_prepare())
+        self._commands.pre_run(sandbox, began, self._attempts.prepare_time + self._attempts.session_time, self._log.logger)
         self._attempts.prepare_time += time.monotonic() - began
-
-    def _time_to_prepare(self) -> float:
-        limit = self.trial.limits.setup_timeout
-        return limit if self._deadline is None else min(limit, self._deadline)
 
     def _preflight(self) -> None:
         wanted = [c for c in self._criteria if c.enabled]
         grading = self._grading((), timeout=60.0)
         for criterion in wanted:
             criterion.preflight(grading)
-
-    def _pre_run(self, until: float) -> None:
-        self._check_setup(until)
-        for entry in self.trial.pre_run:
-            self._post_run_due = True
-            result = self._run_command(entry.command, min(entry.timeout, max(0.001, until - time.monotonic())))
-            self._check_setup(until)
-            if result.exit.status != 0 and entry.fail_on_error:
-                why = "took too long" if result.exit.cause == "timeout" else f"exited {result.exit.status}"
-                raise CodeprobeError(
-                    "SANDBOX_FAILED",
-                    f"pre_run {entry.command!r} {why}: {(result.stderr or result.stdout).strip()[-500:]}",
-                    remediation="Correct the command, raise its timeout, or set fail_on_error: false.",
-                )
-        self._post_run_due = True
-
-    def _check_setup(self, until: float) -> None:
-        if time.monotonic() < until:
-            return
-        limit = self.trial.limits.setup_timeout
-        if self._deadline is not None and self._deadline < limit:
-            self._setup_limit = LimitHit(name="timeout", value=self._deadline)
-        else:
-            self._setup_limit = LimitHit(name="setup_timeout", value=limit)
-        hit = self._setup_limit
-        raise CodeprobeError("SANDBOX_FAILED", f"preparing took longer than {hit.name} = {hit.value:g} s", remediation="Raise the limit.")
-
-    def _run_command(
-        self, command: str, timeout: float, *, extra: Mapping[str, str] | None = None, role: Literal["setup", "post_run"] = "setup"
-    ) -> CommandResult:
-        sandbox = self.current_sandbox()
-        tools = sandbox.root / ("grade/tools" if (sandbox.root / "grade/tools").is_dir() else "setup")
-        environment = {**command_environment(self.trial, self.context, sandbox, tools, "grader"), **(extra or {})}
-        try:
-            result = sandbox.run(Command(argv=["/bin/sh", "-c", command], env=environment), role=role, timeout=timeout)
-        except OSError as error:
-            raise CodeprobeError("SANDBOX_FAILED", f"{command!r} could not be started: {error.strerror}") from error
-        if self._log is not None:
-            self._log.logger.info("%s %r: status %s, %s", role, command, result.exit.status, result.exit.cause)
-        if result.exit.cause.startswith("stopped:"):
-            raise Stopped(reason_of(result.exit.cause))
-        return result
 
     # ---- freeze and grade
     def _freeze(self) -> None:
@@ -398,18 +353,7 @@ class TrialRun:
         self._store.evidence(self.current_sandbox(), self._attempts.number)
 
     def _post_run(self) -> None:
-        if not self._post_run_due:
-            return
-        self._post_run_due = False
-        failures = []
-        for entry in self.trial.post_run:
-            try:
-                result = self._run_command(entry.command, entry.timeout, role="post_run")
-                if result.exit.status != 0:
-                    failures.append(f"post_run {entry.command!r}: status {result.exit.status}, {result.exit.cause}")
-            except (Stopped, CodeprobeError) as trouble:
-                failures.append(f"post_run {entry.command!r}: {trouble}")
-        self._store.warnings.extend(failures)
+        self._store.warnings.extend(self._commands.post_run(self.current_sandbox()))
 
     def _facts(self, warnings: Sequence[str]) -> Facts:
         return Facts(

@@ -23,7 +23,7 @@ _TICK = 0.05
 GRACE = 5.0  #: seconds between TERM and KILL
 LINGER = 10.0  #: seconds that a CLI may stay after its final event
 OWN_END = 5.0  #: seconds in which a CLI may end its session itself, over a limit that it holds too
-_TAIL = 4000
+_TAIL = 16_000  # bytes; the record cuts it once it is redacted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

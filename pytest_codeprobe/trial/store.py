@@ -13,8 +13,8 @@ from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import move_tree, remove_tree
-from pytest_codeprobe.text import Redactor, write_whole
-from pytest_codeprobe.trial.environment import trial_secrets
+from pytest_codeprobe.text import MIN_SECRET, Redactor, write_whole
+from pytest_codeprobe.trial.environment import short_secrets, trial_secrets
 from pytest_codeprobe.trial.preserve import copy_log, preserve_mode, scrub_tree
 
 _LOGS = ("agent.stdout", "agent.stderr", "trial.log", "transcript.json")
@@ -29,7 +29,9 @@ class AttemptStore:
         self._mode = preserve_mode(context.options.preserve)
         self.redactor = Redactor({*context.redactor.secrets, *trial_secrets(trial, context)})
         self.kept: Literal["whole", "partial", "none"] = "none"
-        self.warnings: list[str] = []
+        self.warnings = [
+            f"the value of {name} is shorter than {MIN_SECRET} characters and is not redacted" for name in short_secrets(trial, context)
+        ]
 
     def add_secrets(self, values: frozenset[str]) -> None:
         """Further values that must not leave the trial."""
@@ -105,8 +107,3 @@ class AttemptStore:
             where = error.filename or self._folder
             message = f"{where}: {error.strerror or error}"
             raise CodeprobeError("SANDBOX_FAILED", message, remediation="Check the disk and its permissions.") from error
-
-
-def attempt_folder(run_dir: Path, trial: Trial, number: int) -> Path:
-    """The folder of one attempt's logs."""
-    return run_dir / "trials" / trial.folder / f"attempt-{number}"

@@ -1,0 +1,94 @@
+"""The commands that a task brings: pre_run, post_run, and what fixtures run in its workspace."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+from pytest_codeprobe.errors import CodeprobeError, Stopped
+from pytest_codeprobe.model.context import Context, reason_of
+from pytest_codeprobe.model.result import LimitHit
+from pytest_codeprobe.model.sandbox import Command, CommandResult, Sandbox
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.trial.environment import command_environment
+
+
+class TaskCommands:
+    """Runs them by `/bin/sh -c`, each under a keeper. `deadline`: pytest-timeout's seconds for prepare and session together."""
+
+    def __init__(self, trial: Trial, context: Context, deadline: float | None) -> None:
+        self._trial, self._context, self._deadline = trial, context, deadline
+        self.limit: LimitHit | None = None  #: what preparing ran into
+        self.post_run_due = False  #: pre_run has begun, and post_run cleans up what it made elsewhere
+
+    def run(
+        self,
+        sandbox: Sandbox,
+        command: str,
+        timeout: float,
+        *,
+        log: logging.Logger | None,
+        extra: Mapping[str, str] | None = None,
+        role: Literal["setup", "post_run"] = "setup",
+    ) -> CommandResult:
+        """One command to its end. SANDBOX_FAILED if it can't be started; Stopped where the run ended it."""
+        graded = sandbox.root / "grade" / "tools"
+        tools = graded if graded.is_dir() else sandbox.root / "setup"
+        environment = {**command_environment(self._trial, self._context, sandbox, tools, "grader"), **(extra or {})}
+        try:
+            result = sandbox.run(Command(argv=["/bin/sh", "-c", command], env=environment), role=role, timeout=timeout)
+        except OSError as error:
+            raise CodeprobeError("SANDBOX_FAILED", f"{command!r} could not be started: {error.strerror}") from error
+        if log is not None:
+            log.info("%s %r: status %s, %s", role, command, result.exit.status, result.exit.cause)
+        if result.exit.cause.startswith("stopped:"):
+            raise Stopped(reason_of(result.exit.cause))
+        return result
+
+    def pre_run(self, sandbox: Sandbox, began: float, used: float, log: logging.Logger) -> None:
+        """All of pre_run.
+
+        `began`: when preparing this attempt did (monotonic). `used`: seconds that earlier attempts took of the deadline.
+        """
+        limit = self._trial.limits.setup_timeout
+        left = None if self._deadline is None else max(0.0, self._deadline - used)
+        until = began + (limit if left is None else min(limit, left))
+        self._check(until, left)
+        for entry in self._trial.pre_run:
+            self.post_run_due = True
+            result = self.run(sandbox, entry.command, min(entry.timeout, max(0.001, until - time.monotonic())), log=log)
+            self._check(until, left)
+            if result.exit.status != 0 and entry.fail_on_error:
+                why = "took too long" if result.exit.cause == "timeout" else f"exited {result.exit.status}"
+                raise CodeprobeError(
+                    "SANDBOX_FAILED",
+                    f"pre_run {entry.command!r} {why}: {(result.stderr or result.stdout).strip()}",
+                    remediation="Correct the command, raise its timeout, or set fail_on_error: false.",
+                )
+        self.post_run_due = True
+
+    def _check(self, until: float, left: float | None) -> None:
+        if time.monotonic() < until:
+            return
+        setup = self._trial.limits.setup_timeout
+        by_deadline = self._deadline is not None and left is not None and left < setup
+        self.limit = LimitHit(name="timeout", value=self._deadline or 0.0) if by_deadline else LimitHit(name="setup_timeout", value=setup)
+        message = f"preparing took longer than {self.limit.name} = {self.limit.value:g} s"
+        raise CodeprobeError("SANDBOX_FAILED", message, remediation="Raise the limit.")
+
+    def post_run(self, sandbox: Sandbox) -> list[str]:
+        """All of post_run, once; what went wrong, which never changes a verdict."""
+        if not self.post_run_due:
+            return []
+        self.post_run_due = False
+        failures = []
+        for entry in self._trial.post_run:
+            try:
+                result = self.run(sandbox, entry.command, entry.timeout, log=None, role="post_run")
+                if result.exit.status != 0:
+                    failures.append(f"post_run {entry.command!r}: status {result.exit.status}, {result.exit.cause}")
+            except (Stopped, CodeprobeError) as trouble:
+                failures.append(f"post_run {entry.command!r}: {trouble}")
+        return failures
