@@ -195,7 +195,7 @@ class Run:
         assert not (self.folder / "spool").exists()
         assert "INTERNALERROR" not in self.output
         for line in data["results"]:
-            file = next((self.folder / "trials" / t["folder"] / "result.json" for t in plan if t["node_id"] == line["node_id"]))
+            file = next(self.folder / "trials" / t["folder"] / "result.json" for t in plan if t["node_id"] == line["node_id"])
             if file.exists():
                 record = json.loads(file.read_text())
                 check("result", record)

@@ -9,8 +9,6 @@ import pytest
 
 from tests.front_door import Project, Run, scripted
 
-pytestmark = pytest.mark.joint
-
 AGENT = "--codeprobe-agent=scripted"
 TAIL = "success_criteria: [{type: file_exists, path: a}]\n"
 #: name -> the file's text, code, the one line that is said
@@ -89,6 +87,7 @@ def test_one_line_says_it_and_nothing_runs(project: Project, mode: str, fault: s
     assert list(project.marks.iterdir()) == []
 
 
+@pytest.mark.joint
 def test_all_faults_at_once_and_the_others_run(project: Project, mode: str) -> None:
     good(project)
     lines = {}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_codeprobe.options import BUILT
-from tests.front_door import Project, Run, clean_environment, scripted
+from tests.front_door import MODES, Project, Run, clean_environment, scripted
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 SCRIPTS = Path(sys.executable).parent
@@ -48,6 +48,16 @@ def test_lines_by_default_on_a_pipe_and_tasks_below_rootdir(project: Project) ->
     assert envelope["data"]["tasks_total"] == 2
     assert envelope["data"]["ordinary_tests"] == {}
     assert envelope["exit_code"] == run.returncode == 1
+
+
+def test_no_folder_tasks_is_no_usage_error(project: Project, mode: str) -> None:
+    """Nothing was named that is not there; and nothing else is collected in its place."""
+    project.write("tests/test_no.py", "def test_no(): assert 0\n")
+    run = project.codeprobe("run", "--agent", "scripted", "--json", "--", *MODES[mode])
+    (envelope,) = run.lines
+    assert (run.code, [e["code"] for e in envelope["errors"]]) == (5, ["NO_TASKS"])
+    assert "tasks" in envelope["errors"][0]["message"]
+    assert envelope["data"]["ordinary_tests"] == {}
 
 
 @pytest.mark.parametrize("name", ["codeprobe", "pytest-codeprobe"])

@@ -35,7 +35,8 @@ registry = Registry(
 clock, spawner = SystemClock(), Spawner()
 context = Context(
     run_id="r", run_dir=root, rootdir=root, options=RunOptions(), registry=registry, environ=dict(os.environ), clock=clock,
-    events=Spool(root / "spool", "main", clock), stops=StopFolder(root / "stop"), processes=spawner, redactor=Redactor(), python=sys.executable,
+    events=Spool(root / "spool", "main", clock), stops=StopFolder(root / "stop"), processes=spawner, redactor=Redactor(),
+    python=sys.executable,
 )
 trial = Trial(
     node_id="t.yaml::t", task_id="t", folder="default/t/r001", task_file=str(root / "t.yaml"), prompt="do it", limits=RunLimits(),

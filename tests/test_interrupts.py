@@ -15,8 +15,6 @@ from tests.front_door import Project, Run, scripted
 from tests.process_watch import harness_processes, none_within, private_folders, trial_processes
 from tests.stages import STAGES, held_task, holding, quick_task
 
-pytestmark = pytest.mark.joint
-
 WITHIN = 6.0  #: seconds from the signal until nothing of a trial is alive or on disk
 
 
@@ -56,6 +54,8 @@ def assert_interrupted(run: Run) -> None:
     run.assert_consistent()
     assert run.code == 2
     assert [e["code"] for e in run.envelope["errors"]] == ["INTERRUPTED"]
+    (told,) = [e for e in run.events if e["event"] == "run_interrupted"]
+    assert told["reason"] in ("SIGINT", "SIGTERM", "SIGHUP")
     assert run.statuses == {"a-done": "passed", "b-held": "not_run", "c-held": "not_run", "d-later": "not_run", "e-later": "not_run"}
     assert {e["reason"] for e in run.finished.values() if e["status"] == "not_run"} == {"interrupted"}
     assert run.result("a-done")["status"] == "passed"
@@ -83,6 +83,7 @@ def test_ctrl_c(project: Project, mode: str, stage: str) -> None:
     assert run.envelope["data"]["cost_usd"] == 0.25 * (1 + (len(held) if stage != "prepare" else 0))
 
 
+@pytest.mark.joint
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 def test_signal_to_pytest_alone(project: Project, mode: str, number: signal.Signals) -> None:
     fill(project, "session")
@@ -117,6 +118,7 @@ def test_deaf_session_has_its_grace(project: Project, mode: str) -> None:
     assert took > 4  # there was a grace
 
 
+@pytest.mark.joint
 def test_second_signal_skips_the_grace(project: Project, mode: str) -> None:
     """And holds post_run to 5 s."""
     fill(project, "session")
@@ -184,6 +186,7 @@ def test_pytest_exit_in_a_fixture(project: Project, mode: str) -> None:
     assert private_folders(project) == []
 
 
+@pytest.mark.joint
 def test_while_collecting(project: Project, mode: str) -> None:
     """There is no plan yet: no run dir, an envelope on stdout."""
     quick_task(project, "a", file="a/a.yaml")

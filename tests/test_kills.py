@@ -15,8 +15,6 @@ from tests.front_door import Project, Run, scripted
 from tests.process_watch import harness_processes, none_within, private_folders, spawners_of, trial_processes, until, workers_of
 from tests.stages import STAGES, WRITE, held_task, owner_of, quick_task
 
-pytestmark = pytest.mark.joint
-
 
 def whole_lines(run: Run) -> list[dict[str, Any]]:
     """events.ndjson up to the last full line; each of them is JSON, and they are numbered."""
@@ -38,6 +36,7 @@ def assert_swept_by_the_next_run(project: Project) -> None:
     assert private_folders(project) == []
 
 
+@pytest.mark.joint
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_worker(project: Project, stage: str) -> None:
     """It costs one trial; the other worker's session goes on unharmed."""
@@ -88,6 +87,7 @@ def test_killed_pytest(project: Project, stage: str) -> None:
     assert_swept_by_the_next_run(project)
 
 
+@pytest.mark.joint
 def test_killed_controller(project: Project) -> None:
     """Its workers' trials end at once, the workers themselves soon after."""
     quick_task(project, "a-done")

@@ -15,8 +15,6 @@ import pytest
 
 from tests.front_door import MODES, Project, clean_environment, scripted
 
-pytestmark = pytest.mark.joint
-
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 AGENT = "--codeprobe-agent=scripted"
 LINES = "--codeprobe-json-lines"
@@ -71,6 +69,7 @@ def broken(project: Project) -> None:
     project.write("tasks/broken.yaml", "task_id: broken\ninital_prompt: x\nsuccess_criteria: []\n")
 
 
+@pytest.mark.joint
 @pytest.mark.parametrize("flags", [("-s",), ("-p", "no:terminal"), ("-v", "--capture=sys", "--durations=3")], ids=["s", "no-terminal", "v"])
 def test_noise_of_a_project_never_reaches_stdout(project: Project, mode: str, flags: tuple[str, ...]) -> None:
     fill(project)
@@ -97,6 +96,7 @@ def test_warnings_as_errors_fail_only_what_warns(project: Project, mode: str) ->
     assert data["ordinary_tests"] == {"failed": 1, "passed": 1}
 
 
+@pytest.mark.joint
 def test_json_is_exactly_one_line(project: Project, mode: str) -> None:
     fill(project)
     run = project.run("tasks", "yours", AGENT, "--codeprobe-json", "-s", mode=mode, junit=False)
