@@ -51,8 +51,10 @@ class ClaudeProject:
             path.write_text(text, encoding="utf-8")
         # nothing of the Claude Code of whoever runs these tests: an empty variable counts as none
         nobody = dict.fromkeys((name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAUDE_"))), "")
+        # and pytest was started by a Claude Code: the last of these, if it got to a session, would take most tools from it, `Agent` too
+        around = {"CLAUDECODE": "1", "CLAUDE_CODE_ENTRYPOINT": "cli", "CLAUDE_CODE_CHILD_SESSION": "1", "CLAUDE_CODE_SIMPLE": "1"}
         programs = os.pathsep.join((str(self.clis), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-        self.project.environment.update({**nobody, "HOME": str(self.home), "PATH": programs})
+        self.project.environment.update({**nobody, **around, "HOME": str(self.home), "PATH": programs})
 
     @property
     def leaked(self) -> Path:
