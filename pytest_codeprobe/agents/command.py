@@ -34,7 +34,7 @@ class CommandAgent(Agent):
         template = trial.agent.command
         if not template or not template[0]:
             return [("agent.command", "agent command needs 'command', a list of the program and its arguments")]
-        used = _placeholders(template)
+        used = _placeholders((*template, *trial.agent.args))
         found = []
         if "model" in used and trial.agent.model is None:
             found.append(("agent.command", "uses {model}, but no model is set"))
@@ -90,7 +90,8 @@ class CommandParser(QuietParser):
         return self.output()
 
     def end(self, exit: ProcessExit, *, stopped_for: str | None, stderr_tail: str) -> SessionEnd:
-        if stopped_for is None and exit.status in _NOT_STARTED:
+        # a shell says so of a program that it can't start, and so can any program after its work: that is graded
+        if stopped_for is None and exit.status in _NOT_STARTED and not self.request.sandbox.changes():
             program = (self.request.trial.agent.command or ("?",))[0]
             reason = f"{program!r} {_NOT_STARTED[exit.status]} ({exit_words(exit)}){last_words(stderr_tail)}"
             return SessionEnd(code="AGENT_CRASHED", reason=reason, remediation="Correct agent.command, or install the program.")

@@ -50,8 +50,16 @@ def _lies_in_folders(workspace: str, path: str, known: set[str]) -> bool:
         if place not in known:
             if not is_folder(place):
                 return False
+            _make_writable(place)
             known.add(place)
     return True
+
+
+def _make_writable(folder: str) -> None:
+    """A session may have taken that right from its owner, who is us; what was protected comes back all the same."""
+    mode = stat.S_IMODE(os.lstat(folder).st_mode)
+    if mode & stat.S_IRWXU != stat.S_IRWXU:
+        Path(folder).chmod(mode | stat.S_IRWXU)
 
 
 def _put_back(baseline: Baseline, entry: Entry, workspace: Path, path: PurePosixPath) -> None:
@@ -64,6 +72,7 @@ def _put_back(baseline: Baseline, entry: Entry, workspace: Path, path: PurePosix
         if not is_folder(folder):
             folder.unlink(missing_ok=True)
             folder.mkdir()
+        _make_writable(str(folder))
     target = workspace / path
     remove_tree(target)
     copy_any(source, os.fsencode(target), entry)

@@ -160,7 +160,8 @@ def _own_names(names: Sequence[str]) -> list[str]:
         if name.startswith("mcp:"):
             own[f"mcp__{name.removeprefix('mcp:')}"] = None
         else:
-            own.update(dict.fromkeys(Claude.tool_names.get(name, (name,))))
+            plain, bracket, pattern = name.partition("(")
+            own.update(dict.fromkeys(tool + bracket + pattern for tool in Claude.tool_names.get(plain, (plain,))))
     return list(own)
 
 

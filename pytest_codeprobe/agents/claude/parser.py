@@ -324,9 +324,9 @@ class ClaudeParser(BaseParser):
             return self._provider_end(self.fault)
         if stopped_for == "patience":
             return SessionEnd(code="LLM_UNAVAILABLE", reason="the model's provider did not answer")
-        if by_limit:
-            return SessionEnd()
-        return self._own_end(exit, stderr_tail)
+        if (fault := self._set_up_wrong()) is not None:
+            return fault
+        return SessionEnd() if by_limit else self._own_end(exit, stderr_tail)
 
     def _provider_end(self, fault: Fault) -> SessionEnd:
         if fault.kind == "auth":
@@ -334,17 +334,21 @@ class ClaudeParser(BaseParser):
             return SessionEnd(code="AUTH_FAILED", reason=fault.message, remediation=wanted)
         return SessionEnd(code="LLM_UNAVAILABLE", reason=fault.message, retry_after=fault.retry_after)
 
-    def _own_end(self, exit: ProcessExit, stderr_tail: str) -> SessionEnd:
-        """The CLI came to its end by itself."""
-        result = self._result
+    def _set_up_wrong(self) -> SessionEnd | None:
+        """What the agent never had a chance against, whether it came to its end or a limit ended it."""
         if self._servers:
             names = ", ".join(f"{name} ({state})" for name, state in self._servers.items())
             return SessionEnd(code="AGENT_CRASHED", reason=one_line(f"a declared MCP server was not there at the start: {names}"))
-        if result is None:
-            return self._bad_end(f"claude ended without a result: {exit_words(exit)}{last_words(stderr_tail)}")
         if self._blocked():
             names = ", ".join(sorted({name for name in self._refused.values() if name}))
             return SessionEnd(code="AGENT_BLOCKED", reason=one_line(f"refused for want of permission: {names}; nothing else was done"))
+        return None
+
+    def _own_end(self, exit: ProcessExit, stderr_tail: str) -> SessionEnd:
+        """The CLI came to its end by itself."""
+        result = self._result
+        if result is None:
+            return self._bad_end(f"claude ended without a result: {exit_words(exit)}{last_words(stderr_tail)}")
         if limit := _LIMITS.get(result.subtype):
             return SessionEnd(limit=limit)
         if result.is_error or not self.replied:

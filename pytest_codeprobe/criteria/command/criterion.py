@@ -32,18 +32,24 @@ class ReportFile(Model):
             return read_junit(read_bytes(grading.workspace, self.path))
         return read_tap(read_text(grading.workspace, self.path))
 
-    def remove(self, grading: Grading) -> None:
-        """Delete what the agent may have left under that name, so that only this command can have written it."""
+    def remove(self, grading: Grading) -> str:
+        """Delete what the agent may have left under that name, so that only this command can have written it.
+
+        Why something of that name is still there; empty if nothing is.
+        """
         folder = str(PurePosixPath(self.path).parent)
         try:
             file = locate(grading.workspace, folder) / PurePosixPath(self.path).name
         except NotThere:
-            return  # the command may make the folder; a link that leaves the workspace is refused when it is read
+            return ""  # the command may make the folder; a link that leaves the workspace is refused when it is read
         try:
             if not stat.S_ISDIR(file.lstat().st_mode):
                 file.unlink()
-        except FileNotFoundError:
-            pass  # as it should be
+        except (FileNotFoundError, NotADirectoryError):
+            return ""  # as it should be
+        except OSError as error:  # in a folder without the right to write, say: the agent's doing, so no fault of the criterion
+            return f"an old {self.path} can't be removed: {error.strerror}"
+        return ""
 
 
 class RunCommand(Criterion):
@@ -79,10 +85,10 @@ class RunCommand(Criterion):
 
         CodeprobeError VERIFIER_FAILED where the command could not be started at all.
         """
-        if not grading.workspace.is_dir():
+        if not grading.workspace.is_dir() or grading.workspace.is_symlink():
             return Score(0.0, "the workspace is gone, so nothing can be run in it")
-        if self.report is not None:
-            self.report.remove(grading)
+        if self.report is not None and (stale := self.report.remove(grading)):
+            return Score(0.0, stale)
         command = Command(argv=["/bin/sh", "-c", self.command], env=grading.environment)
         seconds = grading.time_left(self.timeout or _SECONDS)
         if seconds <= 0:

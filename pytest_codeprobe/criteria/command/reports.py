@@ -10,7 +10,11 @@ import xml.parsers.expat
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+MAX_TESTS = 100_000  #: in one report: what a stranger writes must not fill the memory
+MAX_LEVELS = 20  #: of subtests within each other
 Outcome = Literal["passed", "failed", "skipped"]
+_MAX_PROBLEMS = 100
+_MAX_DIGITS = 9  # of a plan; Python refuses to read thousands
 _TAP_POINT = re.compile(r"(?P<indent>\s*)(?P<word>not ok|ok)\b\s*(?P<number>\d+)?\s*(?:-\s*)?(?P<rest>.*)")
 _TAP_DIRECTIVE = re.compile(r"(?:^|\s)(?<!\\)#\s*(?P<word>skip|todo)\S*(?:\s|$)", re.IGNORECASE)
 _TAP_PLAN = re.compile(r"1\.\.(\d+)")
@@ -36,9 +40,20 @@ class Report:
     tests: list[ReportedTest] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
+    def add(self, test: ReportedTest) -> None:
+        """Take a test; BadReport where there are more than MAX_TESTS."""
+        if len(self.tests) >= MAX_TESTS:
+            raise BadReport(f"it has more than {MAX_TESTS:,} tests")
+        self.tests.append(test)
+
     def count(self, outcome: Outcome) -> int:
         """How many tests ended so."""
         return sum(t.outcome == outcome for t in self.tests)
+
+    def problem(self, text: str) -> None:
+        """Note a fault, up to a number that says enough."""
+        if len(self.problems) < _MAX_PROBLEMS:
+            self.problems.append(text)
 
     def not_passed(self, name: str) -> bool:
         """Whether the test is missing, or any test of that name did not pass."""
@@ -48,38 +63,37 @@ class Report:
 
 def read_junit(data: bytes) -> Report:
     """A JUnit report. BadReport for anything else, for a document type declaration (entities) and for a cut-off file."""
-    report, open_test = Report(), False
+    report, open_test, is_root = Report(), False, True
     parser = xml.parsers.expat.ParserCreate()
 
     def refuse(*_: Any) -> None:
         raise BadReport("it has a document type declaration")
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal open_test
-        if not report.tests and not seen and tag not in ("testsuites", "testsuite"):
+        nonlocal open_test, is_root
+        if is_root and tag not in ("testsuites", "testsuite"):
             raise BadReport(f"its root is <{tag}>, not <testsuites> or <testsuite>")
-        seen.append(tag)
+        is_root = False
         if tag == "testcase":
             name, group = attributes.get("name", ""), attributes.get("classname", "")
-            report.tests.append(ReportedTest(tuple(dict.fromkeys((name, f"{group}.{name}", f"{group}::{name}", f"{group} {name}")))))
+            report.add(ReportedTest(tuple(dict.fromkeys((name, f"{group}.{name}", f"{group}::{name}", f"{group} {name}")))))
             open_test = True
         elif open_test and tag in ("failure", "error"):
             report.tests[-1].outcome = "failed"
         elif open_test and tag == "skipped" and report.tests[-1].outcome == "passed":
             report.tests[-1].outcome = "skipped"
         elif tag == "error":
-            report.problems.append("an error outside of any test")
+            report.problem("an error outside of any test")
 
     def end(tag: str) -> None:
         nonlocal open_test
         if tag == "testcase":
             open_test = False
 
-    seen: list[str] = []
     parser.StartDoctypeDeclHandler, parser.StartElementHandler, parser.EndElementHandler = refuse, start, end
     try:
         parser.Parse(data, True)
-    except xml.parsers.expat.ExpatError as error:
+    except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:  # the last two: an encoding that can't be used
         raise BadReport(f"it is not XML: {error}") from error
     return report
 
@@ -87,7 +101,7 @@ def read_junit(data: bytes) -> Report:
 def read_tap(text: str) -> Report:
     """A TAP report (12 to 14, with indented subtests). A point that has subtests of its own is a suite, not a test.
 
-    BadReport if there is no plan and no test point.
+    BadReport if there is no plan and no test point, and where it is too large or nested too deeply.
     """
     reader, block = _Tap(), None
     for line in text.splitlines():
@@ -105,34 +119,42 @@ def read_tap(text: str) -> Report:
 class _Tap:
     def __init__(self) -> None:
         self.report, self.planned, self.points = Report(), 0, 0
-        self.waiting: list[tuple[int, ReportedTest]] = []  # tests whose suite, if they have one, comes after them
+        # by indentation, tests whose suite, if they have one, comes after them; the least indented first
+        self.waiting: list[tuple[int, list[ReportedTest]]] = []
 
     def line(self, line: str) -> None:
         if line.lstrip().lower().startswith("bail out!"):
-            self.report.problems.append(line.strip())
+            self.report.problem(line.strip())
         elif plan := _TAP_PLAN.match(line):
+            if len(plan[1]) > _MAX_DIGITS:
+                raise BadReport("its plan is no number of tests")
             self.planned += int(plan[1])
         elif point := _TAP_POINT.match(line):
             self.point(len(point["indent"]), _tap_test(point))
 
     def point(self, depth: int, test: ReportedTest) -> None:
         self.points += depth == 0
-        children = [child for d, child in self.waiting if d > depth]
-        self.waiting = [(d, t) for d, t in self.waiting if d <= depth]
+        children: list[ReportedTest] = []
+        while self.waiting and self.waiting[-1][0] > depth:
+            children = self.waiting.pop()[1] + children
         for child in children:
-            child.names += tuple(f"{test.names[0]} > {name}" for name in child.names)
+            if len(child.names) >= MAX_LEVELS:
+                raise BadReport(f"its subtests are nested more than {MAX_LEVELS} levels deep")
+            child.names += (f"{test.names[0]} > {child.names[-1]}",)
         if not children:
-            self.report.tests.append(test)
+            self.report.add(test)
         elif test.outcome == "failed" and all(child.outcome != "failed" for child in children):
-            self.report.problems.append(f"not ok: {test.names[0]}")
+            self.report.problem(f"not ok: {test.names[0]}")
         if depth:
-            self.waiting += [(depth, child) for child in children or [test]]
+            if not self.waiting or self.waiting[-1][0] < depth:
+                self.waiting.append((depth, []))
+            self.waiting[-1][1].extend(children or [test])
 
     def finish(self) -> Report:
         if not (self.planned or self.points or self.report.problems):
             raise BadReport("it has neither a plan nor a test point")
         if self.points < self.planned:
-            self.report.problems.append(f"{self.planned} tests were planned, {self.points} are reported")
+            self.report.problem(f"{self.planned} tests were planned, {self.points} are reported")
         return self.report
 
 

@@ -187,10 +187,10 @@ class HiddenTests(Criterion):
         if run.current is not None:
             run.tests[run.current] = f"died ({why})"
             return any(i not in run.tests for i in run.ids or () if word not in i)
-        if run.importing is not None:
-            run.lost_files[Path(run.importing).relative_to(layout.root).as_posix()] = why
+        if run.importing is not None and (lost := Path(run.importing)).is_relative_to(layout.root):
+            run.lost_files[lost.relative_to(layout.root).as_posix()] = why
             return True
-        return False
+        return False  # a canary's file, which lies elsewhere: the code under test knows it from the others
 
     def _interpreter(self, grading: Grading) -> str:
         name = self.python

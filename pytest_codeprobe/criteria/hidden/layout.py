@@ -6,6 +6,7 @@ Beside the grading copy by default, in a folder whose name nobody can guess; ove
 from __future__ import annotations
 
 import ast
+import errno
 import hashlib
 import importlib.util
 import os
@@ -92,9 +93,11 @@ def lay_over(workspace: Path, template: Path, at: str, task: Path, paths: Sequen
             if not (template / "src" / top).exists():
                 _remove(workspace / "src" / top)
                 _remove_shadows(workspace / "src" / top, template / "src" / top)
+        mount.mkdir(parents=True)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # nobody's doing
         raise CannotLay(f"{at} can't be replaced by the hidden tests: {error.strerror}") from error
-    mount.mkdir(parents=True)
     if (template / at).is_dir():
         copy_tree(template / at, mount)
     hidden: list[Path] = []
