@@ -18,7 +18,7 @@ from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Proce
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.changes import MAX_FILE_BYTES
 from pytest_codeprobe.sandboxes.sweep import new_folder
-from pytest_codeprobe.sandboxes.trees import failed, remove_tree
+from pytest_codeprobe.sandboxes.trees import failed, open_regular, remove_tree
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
 
 _PATIENCE = 60.0  # seconds beyond its limits that a short command's keeper gets to say that all is over
@@ -181,8 +181,8 @@ class BaseSandbox:
                 raise CodeprobeError("SANDBOX_FAILED", f"{shlex.join(command.argv)[:200]}: {ended.trouble}", detail={"cause": ended.cause})
             return CommandResult(exit=ended, stdout=_text(stdout, output_bytes), stderr=_text(stderr, output_bytes), duration=duration)
         finally:
-            stdout.unlink(missing_ok=True)
-            stderr.unlink(missing_ok=True)
+            for log in (stdout, stderr):
+                remove_tree(log)
 
     def _wait(self, process: Process, limits: ProcessLimits) -> ProcessExit:
         try:
@@ -252,8 +252,15 @@ def _input(content: bytes | None, folder: Path) -> int:
 
 
 def _text(path: Path, limit: int) -> str:
-    """The file's text; of a longer one head and tail, with how much is missing between."""
-    with path.open("rb") as file:
+    """The file's text; of a longer one head and tail, with how much is missing between.
+
+    Empty where it is no file any more: under a driver that doesn't isolate, the command could put a FIFO there, to be waited for.
+    """
+    try:
+        descriptor = open_regular(str(path))
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size <= limit:
             return file.read(limit).decode("utf-8", "replace")
