@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.front_door import MODES, Project, make_project
+
+
+def pytest_configure() -> None:
+    """What the tests start ignores no signal, even where they run under nohup: a program inherits SIG_IGN, but not a handler."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture
