@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -137,6 +137,9 @@ class Sandbox(Protocol):
 
     def changes(self) -> Sequence[Change]:
         """Paths that differ from the baseline, sorted; found without trusting what the agent controls."""
+
+    def touched(self, wanted: Callable[[str], bool]) -> Sequence[Change]:
+        """Those of the changes whose path is wanted: all of them, where changes() lists a bounded number. Sizes, modes are left out."""
 
     def write_diff(self, target: Path, *, max_file_bytes: int = 10_000_000) -> None:
         """`diff.patch` of the changes: binary safe, without `.git` folders, files over the cap as a note."""

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -172,6 +172,8 @@ class BaseSandbox:
         """
         number = next(self._numbers)
         stdout, stderr = self.logs / f"run-{number}.out", self.logs / f"run-{number}.err"
+        for log in (stdout, stderr):  # a session could have put something there, to break what looks at its work
+            remove_tree(log)
         limits = ProcessLimits(timeout=timeout, output_bytes=int(self.trial.sandbox.limits.output_mb * (1 << 20)))
         began = self.context.clock.monotonic()
         try:
@@ -195,6 +197,10 @@ class BaseSandbox:
     def changes(self) -> Sequence[Change]:
         """Paths that differ from the baseline, sorted; looked up anew at each call."""
         return self._laid().changes()
+
+    def touched(self, wanted: Callable[[str], bool]) -> Sequence[Change]:
+        """Those of the changes whose path is wanted, however many there are."""
+        return self._laid().touched(wanted)
 
     def write_diff(self, target: Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> None:
         """A patch of what the last changes() found, relative to the baseline; what it leaves out is named at its top."""

@@ -16,7 +16,7 @@ import stat
 import struct
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -295,10 +295,19 @@ class Baseline:
         before = self.content(old)
         return before is None or not _same_content(before, self._workspace + b"/" + new.path, new)
 
+    def touched(self, wanted: Callable[[str], bool]) -> list[Change]:
+        """All that differs and is wanted, however many files there are: what is put back depends on it."""
+        try:
+            with LANE:
+                differing = (pair for pair in _merge(iter(self._records), scan(self._workspace)) if self._differs(pair))
+                return [
+                    Change(path=os.fsdecode(pair.path), kind=_kind(pair), size=None) for pair in differing if wanted(os.fsdecode(pair.path))
+                ]
+        except OSError as error:
+            raise failed("the workspace could not be compared with its baseline:", error) from error
+
     def change(self, pair: Difference) -> Change:
         """The difference as the record shows it."""
-        kind: Literal["added", "modified", "deleted"]
-        kind = "modified" if pair.before and pair.after else "added" if pair.after else "deleted"
         entry = pair.after or pair.before
         assert entry is not None
         note = _KINDS.get(stat.S_IFMT(entry.mode), "")
@@ -306,7 +315,7 @@ class Baseline:
             note = large_note(self._workspace + b"/" + entry.path, entry.size)
         return Change(
             path=os.fsdecode(entry.path),
-            kind=kind,
+            kind=_kind(pair),
             size=pair.after.size if pair.after else None,
             mode=stat.S_IMODE(pair.after.mode) if pair.after else None,
             note=note,
@@ -320,6 +329,10 @@ class Baseline:
             left = f"{more:,} further changes are not listed" if more > 0 else f"only the first {MAX_FILES:,} files were looked at"
             listed.append(Change(path=".", kind="modified", note=left))
         return found, listed
+
+
+def _kind(pair: Difference) -> Literal["added", "modified", "deleted"]:
+    return "modified" if pair.before and pair.after else "added" if pair.after else "deleted"
 
 
 def copy_any(source: bytes, target: bytes, entry: Entry) -> None:

@@ -11,7 +11,7 @@ import shutil
 import stat
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
 
@@ -51,6 +51,9 @@ class Workspace(Protocol):
 
     def changes(self) -> Sequence[Change]:
         """What differs from the baseline, sorted by path."""
+
+    def touched(self, wanted: Callable[[str], bool]) -> Sequence[Change]:
+        """Every difference whose path is wanted."""
 
     def write_diff(self, target: Path, *, max_file_bytes: int) -> None:
         """The same as a patch."""
@@ -324,6 +327,10 @@ class CopiedWorkspace:
         found, listed = self._taken().changes()
         self._found = found
         return listed
+
+    def touched(self, wanted: Callable[[str], bool]) -> Sequence[Change]:
+        """Every difference whose path is wanted; no list of bounded length that an agent could fill stands before it."""
+        return self._taken().touched(wanted)
 
     def write_diff(self, target: Path, *, max_file_bytes: int) -> None:
         """A patch of what the last changes() found."""

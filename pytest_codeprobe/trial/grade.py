@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,12 +56,14 @@ class TrialGrading:
         transcript: Transcript | None,
         changes: Sequence[Change],
         timeout: float,
+        refresh: Callable[[], object],
     ) -> None:
         self.trial, self.context, self.workspace, self.template = trial, context, sandbox.workspace, sandbox.template
         self.final_message, self.transcript, self.changes, self.environment = final_message, transcript, changes, environment
         self._sandbox, self._scratch, self._number = sandbox, scratch, 0
         self._deadline = time.monotonic() + timeout
         self._live: list[Process] = []
+        self._refresh, self._used = refresh, False
 
     @property
     def scratch(self) -> Path:
@@ -69,7 +71,13 @@ class TrialGrading:
         return self._scratch / str(self._number)
 
     def begin(self, number: int) -> None:
-        """A criterion is about to look: give it its folder."""
+        """A criterion is about to look: give it its folder, and a place that no grader's process has had its hands on.
+
+        Such a process may have run the agent's code, with the rights to change whatever the next one relies on.
+        """
+        if self._used:
+            self._refresh()
+            self._used = False
         self._number = number
         self.scratch.mkdir(parents=True)
 
@@ -87,6 +95,7 @@ class TrialGrading:
 
     def run(self, command: Command, *, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
         """See the protocol."""
+        self._used = True
         result = self._sandbox.run(command, role="grader", timeout=self.time_left(timeout), output_bytes=output_bytes)
         if result.exit.cause.startswith("stopped:"):
             raise Stopped(reason_of(result.exit.cause))
@@ -94,6 +103,7 @@ class TrialGrading:
 
     def start(self, command: Command, *, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
         """See the protocol."""
+        self._used = True
         process = self._sandbox.start(command, role="grader", stdout=stdout, stderr=stderr, limits=limits)
         self._live.append(process)
         return process

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
-from pytest_codeprobe.model.sandbox import Change, Sandbox
+from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.sandboxes.patterns import Patterns
 
 _EXTENSIONS = (".so", ".pyd")
 
 
-def put_back(sandbox: Sandbox, patterns: Sequence[str], changes: Sequence[Change]) -> Sequence[str]:
-    """Restore each changed path that a pattern names; the paths that were put back or removed.
+def put_back(sandbox: Sandbox, patterns: Sequence[str]) -> Sequence[str]:
+    """Restore each path that a pattern names and that differs by now; the paths that were put back or removed.
 
     An added file that a pattern names is removed, and so is one that Python would load instead of a protected module:
     its cached bytecode, a package or an extension module of its name.
@@ -20,10 +20,10 @@ def put_back(sandbox: Sandbox, patterns: Sequence[str], changes: Sequence[Change
     if not patterns:
         return ()
     protected = matcher(patterns)
-    restored = [c.path for c in changes if protected(c.path)]
-    shadows = [c.path for c in changes if c.kind != "deleted" and not protected(c.path) and any(map(protected, shadowed(c.path)))]
-    sandbox.restore([*restored, *shadows])
-    return [*restored, *shadows]
+    changes = sandbox.touched(lambda path: protected(path) or any(map(protected, shadowed(path))))
+    paths = [c.path for c in changes if c.kind != "deleted" or protected(c.path)]
+    sandbox.restore(paths)
+    return paths
 
 
 def shadowed(path: str) -> Iterator[str]:

@@ -296,7 +296,7 @@ class TrialRun:
     def _grade(self) -> Verdict:
         sandbox = self.current_sandbox()
         assert self._log is not None
-        put_back(sandbox, self.trial.sandbox.protected, self.changes)
+        put_back(sandbox, self.trial.sandbox.protected)
         grading = self._grading(self.changes, timeout=grading_timeout(self.trial, self._criteria))
         has_session = self.agent().is_session
         verdict = judge(self._criteria, grading, has_session=has_session, log=self._log.logger)
@@ -306,14 +306,24 @@ class TrialRun:
 
     def _grading(self, changes: Sequence[Change], *, timeout: float) -> TrialGrading:
         sandbox = self.current_sandbox()
-        root = make_scratch(sandbox.root / "grade")
-        tools = make_tools(root / "tools")
-        environment = command_environment(self.trial, self.context, sandbox, tools, "grader")
+        root = sandbox.root / "grade"
         message = self.outcome.final_message if self.outcome and self.agent().is_session else None
-        (root / "agent_output.txt").write_text(message or "", encoding="utf-8", errors="replace")
+
+        def lay() -> None:
+            make_scratch(root)
+            make_tools(root / "tools")
+            (root / "agent_output.txt").write_text(message or "", encoding="utf-8", errors="replace")
+            if self.transcript is not None:
+                (root / "transcript.json").write_text(self.transcript.model_dump_json(exclude_none=True), encoding="utf-8")
+
+        def refresh() -> None:
+            put_back(sandbox, self.trial.sandbox.protected)
+            lay()
+
+        lay()
+        environment = command_environment(self.trial, self.context, sandbox, root / "tools", "grader")
         environment["AGENT_OUTPUT"] = str(root / "agent_output.txt")
         if self.transcript is not None:
-            (root / "transcript.json").write_text(self.transcript.model_dump_json(exclude_none=True), encoding="utf-8")
             environment["TRANSCRIPT"] = str(root / "transcript.json")
         return TrialGrading(
             trial=self.trial,
@@ -325,6 +335,7 @@ class TrialRun:
             transcript=self.transcript if self.agent().is_session else None,
             changes=changes,
             timeout=timeout,
+            refresh=refresh,
         )
 
     # ---- finish
