@@ -42,7 +42,8 @@ def make_request(folder: Path, agent: Mapping[str, Any] | None = None, **more: A
     trial = make_trial(folder, agent, **more)
     for name in ("workspace", "home", "tmp"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    sandbox = SimpleNamespace(workspace=folder / "workspace", home=folder / "home", tmp=folder / "tmp", root=folder)
+    places = {name: folder / name for name in ("workspace", "home", "tmp")}
+    sandbox = SimpleNamespace(**places, root=folder, changes=lambda: sorted((folder / "workspace").iterdir()))
     context = SimpleNamespace(run_id="run-1", environ=environ, python=sys.executable)
     return SessionRequest(
         trial=trial,

@@ -40,7 +40,14 @@ def test_the_prompt_goes_to_a_file_or_to_stdin_byte_for_byte(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("script", "code"), [("echo done; exit 3", None), ("exit 1", None), ("exit 127", "AGENT_CRASHED"), ("exit 126", "AGENT_CRASHED")]
+    ("script", "code"),
+    [
+        ("echo done; exit 3", None),
+        ("exit 1", None),
+        ("exit 127", "AGENT_CRASHED"),
+        ("exit 126", "AGENT_CRASHED"),
+        ("echo work > file; exit 127", None),
+    ],
 )
 def test_only_a_program_that_could_not_start_is_a_crash(tmp_path: Path, script: str, code: str | None) -> None:
     _, end, _ = run_session(CommandAgent(), make_request(tmp_path, {"command": ["/bin/sh", "-c", script]}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,8 @@ from pytest_codeprobe.text import one_line
 Operator = Literal["equals", "not_equals", "contains", "gt", "gte", "lt", "lte", "type", "regex", "exists"]
 _NUMERIC = ("gt", "gte", "lt", "lte")
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
+#: what an expression or a schema raises on a value it was not made for, such as a number that no float can hold
+_OF_THE_DOCUMENT = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 _MAX_PROBLEMS = 5  #: of a schema that are shown
 
 
@@ -54,7 +57,7 @@ class Assertion(Model):
         """Why it does not hold; empty if it does."""
         try:
             value = jmespath.search(self.expression, document)
-        except (jmespath.exceptions.JMESPathError, TypeError, ValueError, RecursionError) as error:
+        except (jmespath.exceptions.JMESPathError, *_OF_THE_DOCUMENT) as error:
             return f"{self.expression}: {one_line(str(error))}"
         if self._holds(value):
             return ""
@@ -128,7 +131,12 @@ def load(text: str) -> Any:
     def refuse(word: str) -> Any:
         raise ValueError(f"{word} is not JSON")
 
-    return json.loads(text, parse_constant=refuse)
+    def finite(digits: str) -> float:
+        if math.isinf(value := float(digits)):
+            raise ValueError(f"{digits[:20]} is out of range")
+        return value
+
+    return json.loads(text, parse_constant=refuse, parse_float=finite)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -168,7 +176,10 @@ def _compare(operator: str, value: Any, wanted: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    return one_line(json.dumps(value, ensure_ascii=False, default=str), 120)
+    try:
+        return one_line(json.dumps(value, ensure_ascii=False, default=str), 120)
+    except RecursionError:
+        return "nested too deeply"
 
 
 def _check_schema(schema: Any) -> None:
@@ -200,4 +211,6 @@ def _violations(schema: Any, document: Any) -> list[str]:
         raise broken(f"the schema refers to {error.ref!r}, which is not in it; nothing is fetched") from error
     except RecursionError:
         return ["the document is nested too deeply"]
+    except ArithmeticError as error:
+        return [f"a number can't be compared: {error}"]
     return [f"{error.json_path}: {one_line(error.message)}" for error in errors]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -17,22 +19,31 @@ from pytest_codeprobe.text import Redactor
 _IN_PROCESS = 1 << 20  #: bytes; larger files are redacted by a process of their own, so that no other trial waits for the GIL
 
 
-def copy_log(source: Path, target: Path, redactor: Redactor) -> None:
-    """Copy one file without secrets; nothing where it does not exist. SANDBOX_FAILED on trouble with the disk."""
+def copy_log(source: Path, target: Path, redactor: Redactor) -> bool:
+    """Copy one file without secrets; nothing where it does not exist. SANDBOX_FAILED on trouble with the disk.
+
+    False where something else lies in its place: a session has no business here, and gains nothing by what it breaks.
+    """
     try:
         fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return
+        return True
     except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):  # a link, a file for the folder, a socket
+            return False
         raise _failed(source, error) from error
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        return False
     with os.fdopen(fd, "rb") as reader:
-        size = os.fstat(fd).st_size
+        size = status.st_size
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             if size <= _IN_PROCESS or not redactor:
                 with target.open("wb") as writer:
                     redactor.stream(reader, writer)
-                return
+                return True
         except OSError as error:
             target.unlink(missing_ok=True)  # half a log would pass for a whole one
             raise _failed(target, error) from error
@@ -41,6 +52,7 @@ def copy_log(source: Path, target: Path, redactor: Redactor) -> None:
     except CodeprobeError:
         target.unlink(missing_ok=True)
         raise
+    return True
 
 
 def scrub_tree(folder: Path, redactor: Redactor) -> int:

@@ -40,14 +40,21 @@ class AttemptStore:
     def transcript(self, sandbox: Sandbox, transcript: Transcript) -> None:
         """Lay transcript.json among the raw logs."""
         text = transcript.model_dump_json(exclude_none=True) + "\n"
-        self._guard(lambda: (sandbox.logs / "transcript.json").write_text(text, encoding="utf-8"))
+
+        def work() -> None:
+            raw = fresh(sandbox.logs / "transcript.json")
+            with raw.open("x", encoding="utf-8") as file:
+                file.write(text)
+
+        self._guard(work)
 
     def freeze(self, sandbox: Sandbox) -> None:
         """The diff, and what is kept of the workspace, before any grader touches it."""
 
         def work() -> None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            raw = sandbox.logs / "diff.patch"
+            raw = fresh(sandbox.logs / "diff.patch")
+            fresh(sandbox.logs / "diff.patch.part")
             sandbox.write_diff(raw)
             copy_log(raw, self._folder / "diff.patch", self.redactor)
             if self._mode != "none":
@@ -59,7 +66,7 @@ class AttemptStore:
         target = self._folder / "artifacts"
         remove_tree(target)
         # with secrets about, it is cleaned before it leaves the private folder: kill -9 must not leave one in the run dir
-        place = sandbox.root / "kept" if self.redactor else target
+        place = fresh(sandbox.root / "kept") if self.redactor else target
         try:
             self._keep_in(sandbox, place)
             if place != target:
@@ -75,7 +82,7 @@ class AttemptStore:
     def _keep_in(self, sandbox: Sandbox, place: Path) -> None:
         ignore = self._trial.sandbox.ignore_patterns
         if self._mode == "direct":
-            copy = sandbox.root / "graded"
+            copy = fresh(sandbox.root / "graded")
             sandbox.keep(copy, ())
             self.kept = sandbox.move(place, ignore)
             copy.rename(sandbox.workspace)
@@ -87,7 +94,8 @@ class AttemptStore:
 
         def work() -> None:
             for name in _LOGS:
-                copy_log(sandbox.logs / name, self._folder / f"attempt-{number}" / name, self.redactor)
+                if not copy_log(sandbox.logs / name, self._folder / f"attempt-{number}" / name, self.redactor):
+                    self.warnings.append(f"{self._trial.node_id}: {name} is not kept: the session put something else in its place")
 
         self._guard(work)
 
@@ -107,3 +115,10 @@ class AttemptStore:
             where = error.filename or self._folder
             message = f"{where}: {error.strerror or error}"
             raise CodeprobeError("SANDBOX_FAILED", message, remediation="Check the disk and its permissions.") from error
+
+
+def fresh(path: Path) -> Path:
+    """A place in the private folder that is about to be written: what a session put there, a FIFO that blocks or a link, is gone."""
+    if left := remove_tree(path):
+        raise CodeprobeError("SANDBOX_FAILED", f"what the session left could not be removed: {left[0]}")
+    return path
