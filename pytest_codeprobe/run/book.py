@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -130,23 +131,27 @@ class RunBook:
         """Number what one worker has spooled; a cut last line waits for its rest."""
         with self._lock:
             for raw in self._new_lines(worker):
-                with contextlib.suppress(ValueError, KeyError):
-                    self._take(worker, json.loads(raw))
+                if (fields := _spooled(raw)) is not None:
+                    self._take(worker, fields)
                 self._offsets[worker] = self._offsets.get(worker, 0) + len(raw) + 1
 
     def _new_lines(self, worker: str) -> Iterator[bytes]:
+        path = self.folder.spool / f"{worker}.ndjson"
         try:
-            with (self.folder.spool / f"{worker}.ndjson").open("rb") as file:
+            # whatever lies here, reading it must neither block nor end the run
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    return
                 file.seek(self._offsets.get(worker, 0))
                 whole, newline, _ = file.read().rpartition(b"\n")
-        except FileNotFoundError:
+        except OSError:  # not there yet, or no file any more; what a trial said counts less than its record
             return
         if newline:
             yield from whole.split(b"\n")
 
     def _take(self, worker: str, fields: dict[str, Any]) -> None:
         event, node_id = fields.pop("event"), fields["node_id"]
-        if node_id in self.final:
+        if node_id in self.final or node_id not in self.plan:
             return
         if event == "trial_started":
             self.started[node_id] = fields.get("attempt", 1)
@@ -278,10 +283,23 @@ class RunBook:
                     self.note("events.ndjson", self._events.trouble)
                 self._events = None
         for path in self.folder.spool.glob("*"):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder: not ours
+                path.unlink(missing_ok=True)
         for folder in (self.folder.spool, self.folder.stop):
             with contextlib.suppress(OSError):  # a flag that stands says why the run ended
                 folder.rmdir()
+
+
+def _spooled(line: bytes) -> dict[str, Any] | None:
+    """What one line of a spool says, if it is of the kind that our workers write; None for a cut line or a stranger's."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or fields.get("event") not in ("trial_started", "trial_retried"):
+        return None
+    fitting = isinstance(fields.get("node_id"), str) and type(fields.get("attempt", 1)) is int
+    return fields if fitting and not fields.keys() & {"seq", "run_id", "record_type"} else None
 
 
 def final_of(result: TrialResult, expected: bool = False) -> Final:

@@ -12,6 +12,8 @@ from pytest_codeprobe.model.context import Clock
 from pytest_codeprobe.text import json_line
 
 _log = logging.getLogger(__name__)
+#: a FIFO that somebody put there must not hold up a trial
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Spool:
@@ -24,7 +26,7 @@ class Spool:
         """Append one event. A full disk is logged, not raised: the trial's own record tells the rest."""
         line = json_line({"event": event, "time": stamp(self._clock.now()), "worker": self._worker, **fields}) + "\n"
         try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._path, _FLAGS, 0o600)
             try:
                 os.write(fd, line.encode())
             finally:

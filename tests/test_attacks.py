@@ -1,0 +1,126 @@
+"""What an agent may try to turn a failure into a pass, into an error, or into a run that never ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.front_door import Project, scripted
+
+TESTS = [{"path": "tests/test_x.py", "content": "raise SystemExit(1)\n"}, {"path": "m.py", "content": ""}]
+PROTECTED = {"template_sources": [{"type": "starter_files", "files": TESTS}], "protected": ["tests/"]}
+BY_HAND = {"type": "run_command", "command": "python tests/test_x.py"}
+PROGRAM_FIRST = [{"type": "run_command", "command": "python m.py"}, BY_HAND]
+#: what the agent's program does while a grader runs it
+AT_GRADING = {
+    "protected": "open('tests/test_x.py', 'w').close()",
+    "python": "import os\np = os.environ['HOME'] + '/../bin/python'\nos.unlink(p)\n"
+    "open(p, 'w').write('#!/bin/sh\\nexit 0\\n')\nos.chmod(p, 0o755)",
+    "site": "import os, sys\nd = os.environ['HOME'] + '/../lib/python%d.%d/site-packages' % sys.version_info[:2]\n"
+    "open(d + '/sitecustomize.py', 'w').write('import os; os._exit(0)')",
+    "next": "import os\nos.makedirs(os.environ['HOME'] + '/../../scratch/2')",
+}
+
+
+def json_check(*assertions: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    return [{"type": "json_check", "path": "a.json", "assertions": list(assertions), **fields}]
+
+
+def test_no_pass_is_forged(project: Project) -> None:
+    """A grader that runs the agent's program leaves the next one neither its files nor its tools; protected means all of them."""
+    for name, body in AT_GRADING.items():
+        agent = scripted({"write": {"path": "m.py", "content": body}})
+        project.task(name, agent=agent, sandbox=PROTECTED, success_criteria=PROGRAM_FIRST)
+    # the list of changes is bounded; what is put back must not be
+    many = scripted({"run": "mkdir a; cd a; seq 10001 | xargs touch; cd ..; : > tests/test_x.py"})
+    project.task("many", agent=many, sandbox=PROTECTED, success_criteria=[BY_HAND])
+    run = project.run("tasks/*.yaml").assert_consistent()
+    assert run.statuses == dict.fromkeys((*AT_GRADING, "many"), "failed")
+    assert [c["verdict"] for c in run.result("protected")["criteria"]] == ["passed", "failed"]
+
+
+#: done in the workspace by a session that did not do its work
+SABOTAGE = {
+    "transcript-fifo": "mkfifo ../logs/transcript.json",
+    "transcript-folder": "mkdir -p ../logs/transcript.json/x",
+    "diff-folder": "mkdir -p ../logs/diff.patch.part/x ../logs/diff.patch/x",
+    "log-link": "rm ../logs/agent.stdout; ln -s /etc/passwd ../logs/agent.stdout",
+    "log-folder": "rm ../logs/trial.log ../logs/agent.stderr; mkdir ../logs/trial.log ../logs/agent.stderr",
+    "kept": "mkdir -p ../kept/x ../graded/x; echo yes > ../kept/out.txt",
+    "run-logs": "for i in 1 2 3 4 5 6 7 8 9; do touch ../logs/run-$i.out; mkfifo ../logs/run-$i.err; done",
+}
+
+
+def test_sabotage_is_a_failure(project: Project, mode: str) -> None:
+    """Whatever is planted in the harness's own places, the session's failure stays one, and nothing waits for it."""
+    fails = [{"type": "run_command", "command": "grep yes out.txt"}]
+    for name, command in SABOTAGE.items():
+        project.task(name, agent=scripted({"run": command}), success_criteria=fails)
+    leaves = {"type": "command", "command": ["sh", "-c", "echo no > out.txt; exit 127"]}
+    project.task("leaves-as-not-found", agent=leaves, success_criteria=fails)
+    run = project.run("tasks/*.yaml", mode=mode, env={"A_SECRET_KEY": "not-found-anywhere"}, seconds=60).assert_consistent()
+    assert set(run.statuses.values()) == {"failed"}, {k: (e["status"], e["reason"]) for k, e in run.finished.items()}
+    assert any("agent.stdout is not kept" in w for w in run.result("log-link")["warnings"])
+    assert not (run.trial("log-link") / "attempt-1" / "agent.stdout").exists()
+    assert not (run.trial("kept") / "artifacts" / "out.txt").exists()
+
+
+HUGE, INFINITE, DEEP = '{"a": 1' + "0" * 400 + "}", '{"a": 1e999}', "[" * 900 + "]" * 900
+STEP = {"properties": {"a": {"multipleOf": 0.1}}}
+
+
+@pytest.mark.parametrize(
+    ("content", "criteria"),
+    [
+        (INFINITE, json_check({"expression": "a", "operator": "gt", "expected": 1})),
+        (INFINITE, json_check({"expression": "ceil(a)", "expected": 1})),
+        (INFINITE, json_check(json_schema=STEP)),
+        (HUGE, json_check(json_schema=STEP)),
+        *((DEEP[60 * n : len(DEEP) - 60 * n], json_check({"expression": "@", "expected": 1})) for n in range(6)),
+    ],
+)
+def test_numbers_and_depths_of_json_are_no_error(
+    tmp_path_factory: pytest.TempPathFactory, content: str, criteria: list[dict[str, Any]]
+) -> None:
+    from pytest_codeprobe.criteria.json_check import JsonCheck
+    from tests.fake_grading import FakeGrading
+
+    grading = FakeGrading(folder=tmp_path_factory.mktemp("json"))
+    (grading.workspace / "a.json").write_text(content)
+    assert JsonCheck.model_validate(criteria[0]).evaluate(grading).value == 0
+
+
+#: done to the spool of the run, which no agent knows but can look for under tempdir
+SPOOLED = {
+    "fifo": "for f in {spool}/*; do rm $f; mkfifo $f; done",
+    "folder": "for f in {spool}/*; do rm $f; mkdir $f; done",
+    "link": "for f in {spool}/*; do rm $f; ln -s /dev/zero $f; done",
+    "lines": "for f in {spool}/*; do cat {lines} >> $f; done",
+}
+LINES: list[object] = [
+    [1],
+    5,
+    {},
+    {"event": [1], "node_id": {}},
+    {"event": "run_started", "node_id": "tasks/t.yaml::t"},
+    {"event": "trial_finished", "node_id": "tasks/t.yaml::t", "status": "passed"},
+    {"event": "trial_started", "node_id": "tasks/t.yaml::t", "seq": 0},
+    {"event": "trial_started", "node_id": "elsewhere"},
+]
+
+
+@pytest.mark.parametrize("kind", SPOOLED)
+def test_a_spool_that_is_none(project: Project, kind: str) -> None:
+    """The controller neither waits for it, nor falls over it, nor says what a stranger wrote."""
+    lines = project.scratch / "lines"
+    lines.write_bytes(b"\xff\xfe\n" + b"".join(json.dumps(line).encode() + b"\n" for line in LINES))
+    spool = project.path / "chosen" / "spool"
+    project.task("s", agent=scripted({"run": SPOOLED[kind].format(spool=spool, lines=lines)}))
+    project.task("t", agent=scripted({"write": {"path": "out.txt", "content": "x"}}))
+    run = project.run("tasks/s.yaml", "tasks/t.yaml", "--codeprobe-run-dir=chosen", seconds=40)
+    assert "INTERNALERROR" not in run.output
+    assert run.statuses == {"s": "failed", "t": "passed"}
+    assert run.code == 1
+    assert [e["event"] for e in run.events].count("run_started") == 1
