@@ -131,6 +131,68 @@ def test_code_that_ends_the_run_at_a_canary_fails(tmp_path: Path) -> None:
     assert "the run stopped without its final record (exit status 0)" in score.explanation
 
 
+SETS_A_MARK = """
+import sys, pytest
+
+frame = sys._getframe()
+while frame:
+    frame.f_globals.setdefault("pytestmark", pytest.mark.xfail)
+    frame = frame.f_back
+"""
+HOSTILE_NAMES = {
+    "a test of its own": ("def test_evil(nothing):\n    pass\n", "0 of 2 hidden tests passed"),
+    "a fixture that needs another": ("import pytest\n\n@pytest.fixture\ndef data(nothing):\n    pass\n", "0 of 1 hidden tests passed"),
+    "a mark that excuses": ("import pytest\n\npytestmark = pytest.mark.xfail\n", "1 of 3 hidden tests passed"),
+    "a mark set from below": (SETS_A_MARK, "1 of 3 hidden tests passed"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_what_the_code_under_test_brings_into_a_test_module_neither_excuses_nor_breaks(tmp_path: Path, name: str) -> None:
+    """Through `import *`, or the frames of those who import it. A mark made wrong code pass, the others were errors."""
+    code, headline = HOSTILE_NAMES[name]
+    grading = FakeGrading(folder=tmp_path)
+    hidden = grading.task / "hidden"
+    hidden.mkdir()
+    (hidden / "conftest.py").write_text("import pytest\n\n@pytest.fixture\ndef data():\n    return 1\n")
+    (hidden / "test_a.py").write_text("from lib import *\n\ndef test_f(data):\n    assert f() == data\n")
+    if "mark" in name:
+        other = "import pytest\n\n@pytest.mark.xfail\ndef test_known():\n    assert 0\n\ndef test_b():\n    pass\n"
+        (hidden / "test_b.py").write_text(other)
+        (hidden / "test_c.py").write_text(
+            "import pytest\nfrom lib import f\n\n@pytest.mark.parametrize('n', [1])\ndef test_c(n):\n    assert f() == n\n"
+        )
+    (grading.template / "lib.py").write_text("")
+    (grading.workspace / "lib.py").write_text(f"{code}\ndef f():\n    return 2\n")
+    score = HiddenTests.model_validate({"type": "pytest", "paths": ["hidden"]}).evaluate(grading)
+    assert score.explanation.splitlines()[0] == headline, score.explanation
+    assert score.value < 1
+
+
+MARKED = {
+    "decorator": "import pytest\n@pytest.mark.xfail\ndef test_a():\n    assert 0\n",
+    "alias": "import pytest\nknown = pytest.mark.xfail(reason='x')\n@known\ndef test_a():\n    assert 0\n",
+    "module": "import pytest\npytestmark = [pytest.mark.xfail]\ndef test_a():\n    assert 0\n",
+    "class": "import pytest\nclass TestA:\n    pytestmark = pytest.mark.xfail\n    def test_a(self):\n        assert 0\n",
+    "parameter": "import pytest\n@pytest.mark.parametrize('n', [pytest.param(1, marks=pytest.mark.xfail)])\ndef test_a(n):\n    assert 0\n",
+    "unittest": "import unittest\nclass T(unittest.TestCase):\n    @unittest.expectedFailure\n    def test_a(self):\n        assert 0\n",
+    "conftest": "def test_a():\n    assert 0\n",
+}
+
+
+@pytest.mark.parametrize("how", MARKED)
+def test_marks_of_the_hidden_tests_themselves_still_count(tmp_path: Path, how: str) -> None:
+    grading = FakeGrading(folder=tmp_path)
+    (grading.task / "hidden").mkdir()
+    if how == "conftest":
+        hook = "def pytest_collection_modifyitems(items):\n    [i.add_marker('xfail') for i in items if i.name == 'test_a']\n"
+        (grading.task / "hidden" / "conftest.py").write_text(hook)
+    (grading.task / "hidden" / "test_a.py").write_text(MARKED[how])
+    (grading.task / "hidden" / "test_b.py").write_text("def test_good():\n    pass\n")
+    score = HiddenTests.model_validate({"type": "pytest", "paths": ["hidden"]}).evaluate(grading)
+    assert (score.value, score.explanation) == (1.0, "1 of 1 hidden tests passed")
+
+
 def test_hidden_tests_that_the_grading_copy_does_not_take_fail(tmp_path: Path) -> None:
     """`at` is gone and the folder above may not be written: the session's doing."""
     grading = FakeGrading(folder=tmp_path)

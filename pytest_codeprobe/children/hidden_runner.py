@@ -30,6 +30,7 @@ import pytest  # noqa: E402
 _LATE = ("_pytest.assertion.util", "packaging.version", "pygments")  # what pytest would import after the workspace is open
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TEXT = 4000  # characters of a failure that are reported
+_FAILURE_EXPECTED = ("xfail", "expectedFailure")
 
 
 def connect() -> tuple[dict[str, Any], Callable[..., None]]:
@@ -67,39 +68,61 @@ def connect() -> tuple[dict[str, Any], Callable[..., None]]:
     return job, send
 
 
-def expected(source: bytes, file: str) -> Iterator[str]:
-    """Tests that collecting a file must yield, read from its source: a lower bound. SyntaxError, ValueError."""
+def excuses(nodes: list[ast.expr]) -> bool:
+    """Whether decorators or a `pytestmark` may expect a failure: they say so, or they name what is defined somewhere else."""
+    names = {inner.id for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    return bool(names - {"pytest", "unittest"}) or any(word in ast.dump(node) for node in nodes for word in _FAILURE_EXPECTED)
+
+
+def marks_in(body: list[ast.stmt]) -> list[ast.expr]:
+    """What a module or class assigns to `pytestmark`."""
+    assigned = [node for node in body if isinstance(node, ast.Assign)]
+    return [node.value for node in assigned if any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets)]
+
+
+def expected(source: bytes, file: str) -> Iterator[tuple[str, bool]]:
+    """Tests that collecting a file must yield, read from its source: a lower bound. SyntaxError, ValueError.
+
+    With each, whether the source may mark it as one that fails: a mark that is not there was set by the code under test.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = ast.parse(source, file)
         compile(tree, file, "exec", dont_inherit=True)  # finds what the grammar alone does not, such as a lone `return`
     if b"__test__" in source:
         return  # the file itself decides what is a test
+    marks = marks_in(tree.body)
     deleted = {t.id for n in tree.body if isinstance(n, ast.Delete) for t in n.targets if isinstance(t, ast.Name)}
     for node in tree.body:
         if isinstance(node, _DEFINITIONS) and node.name.startswith("test") and node.name not in deleted:
             if not any("fixture" in ast.dump(decorator) for decorator in node.decorator_list):
-                yield node.name
+                yield node.name, excuses(marks + node.decorator_list)
         elif isinstance(node, ast.ClassDef) and node.name not in deleted:
-            names = [n.name for n in node.body if isinstance(n, _DEFINITIONS)]
-            plain = not ({"__init__", "__new__"} & set(names) or node.decorator_list)
+            methods = [n for n in node.body if isinstance(n, _DEFINITIONS)]
+            plain = not ({"__init__", "__new__"} & {n.name for n in methods} or node.decorator_list)
             if any("TestCase" in ast.dump(base) for base in node.bases) or (node.name.startswith("Test") and plain):
-                yield from (node.name + "::" + name for name in names if name.startswith("test"))
+                above = marks + marks_in(node.body) + node.decorator_list
+                tests = [n for n in methods if n.name.startswith("test")]
+                yield from ((node.name + "::" + n.name, excuses(above + n.decorator_list)) for n in tests)
 
 
 def read_sources(job: dict[str, Any], send: Callable[..., None]) -> None:
     """Report what the hidden files promise, before anything of the agent's can have been loaded."""
-    names = []
+    names, excused, everything = [], [], False
     for file, node in job["sources"]:
         try:
             with open(file, "rb") as opened:  # noqa: PTH123
-                found = list(expected(opened.read(), file))
+                source = opened.read()
+            found = list(expected(source, file))
         except (SyntaxError, ValueError) as error:
             send("unparsable", file=file, message=str(error))
             os._exit(0)
         if node:
-            names += [node + "::" + name for name in found]
-    send("names", names=names)
+            names += [node + "::" + name for name, _ in found]
+            excused += [node + "::" + name for name, may_fail in found if may_fail]
+        elif os.path.basename(file) == "conftest.py":  # noqa: PTH119
+            everything = everything or any(word.encode() in source for word in _FAILURE_EXPECTED)  # its hooks can mark any test
+    send("names", names=names, excused=names if everything else excused)
 
 
 class Workspace:
@@ -130,7 +153,11 @@ class Workspace:
         sys.meta_path[:] = self.finders + [f for f in sys.meta_path if f not in self.finders]
 
     def has_raised(self, error: BaseException) -> bool:
-        """Whether any frame of the traceback is code of the workspace."""
+        """Whether any frame of the traceback, or any fixture that was looked for on the way, is code of the workspace."""
+        for fixture in getattr(error, "fixturestack", ()):
+            code = getattr(getattr(fixture, "func", None), "__code__", None)
+            if getattr(code, "co_filename", "").startswith(self.folder + "/"):
+                return True
         frame = error.__traceback__
         while frame is not None and not frame.tb_frame.f_code.co_filename.startswith(self.folder + "/"):
             frame = frame.tb_next

@@ -148,7 +148,7 @@ class HiddenTests(Criterion):
         names_known = "min_tests" not in self.model_fields_set and not layout.renames_tests()
         config = self._config(grading, layout)
         env = self._environment(grading, python, scratch, config["roots"])
-        run = Run(may_xfail=layout.mention(b"xfail", b"expectedFailure"))
+        run = Run(may_xfail=layout.mention(b"xfail", b"expectedFailure"), strip=layout.strip)
         wanted = self.timeout or _SECONDS
         seconds = grading.time_left(wanted)
         deadline = time.monotonic() + seconds

@@ -71,7 +71,8 @@ def _verifier_error(run: Run, case: Case) -> CodeprobeError | None:
         return broken(f"the workspace's {names} can't be told from what pytest itself has loaded; give an interpreter without it (python:)")
     if not run.has("ready"):
         return broken(f"the hidden tests' runner did not start ({run.reason}): {one_line(case.output[-500:], 500)}", case.output)
-    if fact := run.has("fixture"):
+    promised = frozenset(run.names)  # another test came with what the tests import, and its fixtures are the agent's affair
+    if fact := next((f for f in run.facts if f["kind"] == "fixture" and run.base(str(f["id"])) in promised), None):
         return broken(f"{str(fact['id']).removeprefix(case.strip)}: no fixture {fact['message']!r}", case.output)
     end = run.has("end")
     if end and end["status"] == _STATUS_USAGE and not run.touched and not run.has("conftest"):
