@@ -116,3 +116,11 @@ def test_workers_on_other_hosts_are_refused(project: Project) -> None:
     assert run.code == 4, run.output
     assert "USAGE_ERROR" in run.output or "not a local process" in run.output
     assert not run.wrote
+
+
+def test_tasks_that_are_asked_for_and_not_there_are_missed_aloud(project: Project, mode: str) -> None:
+    project.write("tests/test_a.py", "def test_a(): pass\n")
+    run = project.run("tests", "--codeprobe-agent=oracle", mode=mode)
+    assert run.code == 0
+    assert "codeprobe: NO_TASKS: no task was found or selected in tests" in run.stdout
+    assert "NO_TASKS" not in project.run("tests", mode=mode).stdout

@@ -235,3 +235,17 @@ def test_a_class_and_a_module_can_carry_the_mark(project: Project) -> None:
         "test_it.py::TestIt::test_a": "passed",
         "test_it.py::TestIt::test_b": "passed",
     }
+
+
+def test_a_failed_test_shows_the_grade(project: Project) -> None:
+    project.task("t", agent=scripted({"say": "no idea"}))
+    project.write(
+        "tests/test_m.py",
+        "import pytest\n\n\n@pytest.mark.codeprobe(task='tasks/t.yaml')\ndef test_m(codeprobe_score):\n    assert codeprobe_score.passed\n",
+    )
+    run = project.run("tests", "--codeprobe-agent=scripted")
+    assert run.code == 1
+    assert "t: verdict fail, score 0.00" in run.stdout
+    assert "<score 0.00, failed>" in run.stdout
+    assert "no idea" in run.stdout
+    assert "plugin/protocol.py" not in run.stdout

@@ -90,7 +90,7 @@ def test_an_inline_schema_is_no_path(tmp_path: Path) -> None:
         ("run_limits: {max_turns: -3}", "5:25 'run_limits.max_turns' must be greater than 0, not -3"),
         ("run_limits: {max_turns: 1.5}", "5:25 'run_limits.max_turns' must be a whole number, not 1.5"),
         ("run_limits: {max_turns: true}", "5:25 'run_limits.max_turns' is a boolean, not a number"),
-        ("run_limits: {task_timeout: soon}", "5:28 'run_limits.task_timeout' is text, not a number; write it without quotes"),
+        ("run_limits: {task_timeout: soon}", "5:28 'run_limits.task_timeout' is text, not a number"),
         ("run_limits: {task_timeout: .inf}", "5:28 'run_limits.task_timeout' must be a finite number, not .inf"),
         ("run_limits: {on_limit: gradee}", "5:24 'run_limits.on_limit' must be 'grade' or 'fail', not 'gradee' (did you mean 'grade'?)"),
         ("run_limits: {max_turn: 3}", "5:14 unknown field 'max_turn' (did you mean 'max_turns'?) in 'run_limits'"),

@@ -16,6 +16,7 @@ from pytest_codeprobe.options import BUILT
 from pytest_codeprobe.run.envelope import refusal
 from pytest_codeprobe.text import json_line, one_line
 
+_BEHIND = "pytest's own options go behind --, such as: codeprobe run -- --lf"
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -120,7 +121,9 @@ def main(argv: list[str] | None = None) -> None:
     except click.exceptions.Abort:  # Ctrl-C outside of pytest
         sys.exit(_refuse(given, CodeprobeError("INTERRUPTED", "interrupted"), None))
     except click.ClickException as error:
-        sys.exit(_refuse(given, CodeprobeError("USAGE_ERROR", error.format_message()), error))
+        foreign = isinstance(error, click.NoSuchOption) and given[:1] == ["run"]
+        remedy = _BEHIND if foreign else None
+        sys.exit(_refuse(given, CodeprobeError("USAGE_ERROR", error.format_message(), remediation=remedy), error))
     except CodeprobeError as wrong:
         sys.exit(_refuse(given, wrong, None))
     sys.exit(code if isinstance(code, int) else 0)
@@ -136,6 +139,8 @@ def _refuse(argv: list[str], error: CodeprobeError, shown: click.ClickException 
     code = error_codes()[error.code].exit_code
     if shown is not None:
         shown.show(file=sys.stderr)
+        if error.remediation == _BEHIND:
+            click.echo(_BEHIND, err=True)
     else:
         click.echo(f"ERROR: {error.code}: {error.message}\n  {error.remediation}", err=True)
     if _wants_json(argv):

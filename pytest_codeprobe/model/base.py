@@ -34,11 +34,19 @@ def _text(value: Any) -> Any:
     return value
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("is a boolean, not a number")
     if isinstance(value, str):
-        raise ValueError("is text, not a number; write it without quotes")
+        raise ValueError(f"is text, not a number{'; write it without quotes' if _is_number(value) else ''}")
     return value
 
 

@@ -353,13 +353,18 @@ class Controller:
         elif code == 2 and not (self.state.module_errors and not self._went_on() and not self.live.interrupts.count):
             run_dir = self.live.shown_run_dir()
             found.append(entry(CodeprobeError("INTERRUPTED", str(self._stop or "") or "interrupted", detail={"run_dir": run_dir})))
-        elif code == 5 and (self.state.options.console or self.state.options.agent is not None) and not self.state.no_plan:
-            found.append(entry(self._no_tasks()))
+        elif code == 5 and (why := self.no_tasks()) is not None:
+            found.append(entry(why))
         if self.book.trouble is not None:
             found.append(entry(self.book.trouble))
         return found + trial_errors(self.finals())
 
-    def _no_tasks(self) -> CodeprobeError:
+    def no_tasks(self) -> CodeprobeError | None:
+        """NO_TASKS where tasks were asked for and none ran; None where that is not so, or something worse has happened."""
+        asked = self.state.options.console or self.state.options.agent is not None
+        worse = self.task_errors or self.state.module_errors or self._refused is not None or self._stop is not None
+        if not asked or worse or self.state.no_plan or any(f.attempts or f.status != "skipped" for f in self.finals()):
+            return None
         where = ", ".join(str(a) for a in self.config.args) or f"{self.config.rootpath / 'tasks'}, which is no folder"
         finals = self.finals()
         if finals:

@@ -47,7 +47,8 @@ def failure_text(record: TrialResult, run_dir: str | None) -> str:
 
 def _failure(record: TrialResult, run_dir: str | None) -> Iterator[str]:
     score = "none" if record.score is None else f"{record.score:.2f}"
-    yield f"{record.task_id}: verdict fail, score {score}" + (
+    verdict = "pass" if record.verdict == "passed" else "fail"
+    yield f"{record.task_id}: verdict {verdict}, score {score}" + (
         f", pass_score {record.pass_score:.2f}" if record.pass_score is not None else ""
     )
     yield ""

@@ -49,6 +49,28 @@ def mark_tests(live: Live, session: pytest.Session) -> None:
             raise refused(error) from error
 
 
+class _Cleaned(Exception):
+    """Its message is all that is shown."""
+
+
+def redact_report(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Take secrets out of what pytest itself tells of a marked test: its failure with the values in it, and what was printed."""
+    marked = item.stash.get(MARKED, None)
+    if marked is None or marked.run is None:
+        return
+    redactor, told = marked.run.redactor, report.longrepr
+    report.sections = [(name, redactor.text(text)) for name, text in report.sections]
+    if isinstance(told, tuple):
+        report.longrepr = (told[0], told[1], redactor.text(told[2]))
+    elif told is not None and (clean := redactor.text(str(told))) != str(told) and call.excinfo is not None:
+        carrier = _Cleaned(clean).with_traceback(call.excinfo.value.__traceback__)
+        shown = pytest.ExceptionInfo.from_exception(carrier).getrepr(style="value", tbfilter=False, chain=False)
+        old = getattr(told, "reprcrash", None)
+        if shown.reprcrash is not None and old is not None:  # the line of the short summary, and JUnit's message
+            shown.reprcrash.path, shown.reprcrash.lineno, shown.reprcrash.message = old.path, old.lineno, redactor.text(old.message)
+        report.longrepr = shown
+
+
 def _trial(live: Live, item: pytest.Item, named: str) -> Trial:
     loaded = _find(live, item, named)
     trial = live.expand(loaded, item.nodeid)[0]

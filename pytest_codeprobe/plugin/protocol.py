@@ -13,8 +13,8 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
-from pytest_codeprobe.plugin.failure import harness_text, told
-from pytest_codeprobe.plugin.marked import MARKED, Marked, mark_tests
+from pytest_codeprobe.plugin.failure import failure_text, harness_text, told
+from pytest_codeprobe.plugin.marked import MARKED, Marked, mark_tests, redact_report
 from pytest_codeprobe.plugin.timeouts import deadline, ignored
 from pytest_codeprobe.text import one_line
 from pytest_codeprobe.trial.run import TrialRun
@@ -87,6 +87,7 @@ class TrialProtocol:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Set-up phase of a task: whatever stage was reached and whatever was raised, finish() makes the record."""
+        __tracebackhide__ = True
         if _trial_of(item) is None:
             return (yield)
         run = self._new_run(item)
@@ -115,6 +116,7 @@ class TrialProtocol:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """A marked test's own outcome is its status."""
+        __tracebackhide__ = True
         marked = item.stash.get(MARKED, None)
         if marked is None or marked.run is None:
             return (yield)
@@ -175,6 +177,8 @@ class TrialProtocol:
                 record = _note(item, _close(run, call.excinfo.value))  # a wrapper outside ours raised
             if call.when == "call" and report.failed and record.status == "passed":
                 record = _note(item, run.finish(outcome="failed", reason=_why_pytest_failed(call)))
+            if call.when == "call" and record.status == "failed" and record.verdict is not None and not isinstance(item, TaskItem):
+                report.sections.append(("codeprobe", failure_text(record, self.live.shown_run_dir())))
             if record.status == "error" and call.excinfo is not None:
                 report.when, report.outcome = "setup", "failed"  # trouble of the harness stays an error, also in a marked test's body
                 if hasattr(report, "wasxfail"):  # and under a user's own xfail mark
@@ -189,6 +193,7 @@ class TrialProtocol:
                 _properties(item, record)
                 report.user_properties = list(item.user_properties)
                 report.codeprobe = result_text(record)  # type: ignore[attr-defined]  # travels to the controller
+        redact_report(item, call, report)
         new = self.live.warnings[self._told :]
         if call.when == "teardown" and self.state.worker and new:
             self._told += len(new)

@@ -83,6 +83,9 @@ class Terminal:
             yield f"codeprobe: {len(without)} task{'s' * (len(without) != 1)} skipped: {NO_AGENT}"
         if controller.book.plan:
             yield from self._trials(finals)
+        elif (why := controller.no_tasks()) is not None:
+            yield f"codeprobe: {why.code}: {why.message}"
+            yield f"  {why.remediation}"
         if left := controller.left_out["left_out"]:
             what = (
                 "1 path not collected, since a task refers to it"

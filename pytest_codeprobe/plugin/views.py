@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 class SessionView:
     """The ended session of a trial; all attempts together where usage is meant."""
 
+    def __repr__(self) -> str:
+        """For a failed assertion."""
+        return f"<session of {self._run.trial.task_id}, exit status {self.exit_status}>"
+
     def __init__(self, run: TrialRun) -> None:
         self._run = run
 
@@ -51,6 +55,12 @@ class SessionView:
 
 class ScoreView:
     """The grade of a trial."""
+
+    def __repr__(self) -> str:
+        """For a failed assertion."""
+        verdict = self._verdict()
+        score = "none" if verdict.score is None else f"{verdict.score:.2f}"
+        return f"<score {score}, {'passed' if verdict.passed else 'failed'}>"
 
     def __init__(self, run: TrialRun) -> None:
         self._run = run

@@ -33,7 +33,7 @@ def check_driver(name: str, drivers: Iterable[str], spelled: str) -> None:
         raise CodeprobeError(
             "USAGE_ERROR",
             f"{spelled}: unknown driver {name!r}{did_you_mean(name, known)}",
-            remediation=f"Choose one of: {', '.join(sorted(known))}.",
+            remediation=f"Choose one of: auto, {', '.join(sorted(drivers))}.",
             detail={"driver": name, "known": sorted(known)},
         )
 

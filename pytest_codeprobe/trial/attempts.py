@@ -161,7 +161,8 @@ class Attempts:
         """Once, after a provider fault or a crash before the first model reply; nothing else is tried again."""
         if self.number != self._first or outcome.limit_hit is not None:
             return False
-        return outcome.end.code == "LLM_UNAVAILABLE" or (outcome.end.code == "AGENT_CRASHED" and not outcome.replied)
+        crashed = outcome.end.code == "AGENT_CRASHED" and not outcome.replied and self._agent().is_session
+        return outcome.end.code == "LLM_UNAVAILABLE" or crashed
 
     def wait_for_another(self, outcome: SessionOutcome, handle: SandboxHandle, log: logging.Logger, may_start: Callable[[], None]) -> None:
         """Wait as the provider asks, then say that the trial is tried again; the error where it can't be."""
