@@ -301,3 +301,15 @@ def test_placeholders_in_args_are_looked_at(tmp_path: Path) -> None:
     trial = make_trial(tmp_path, {"type": "command", "command": ["agent"], "args": ["--model={model}", "{prompt}"]}, prompt="a\0b")
     words = [text for _, text in CommandAgent().problems(trial)]
     assert words == ["uses {model}, but no model is set", "uses {prompt}, but the prompt has a NUL in it; use {prompt_file}"]
+
+
+# defaults
+
+
+def test_a_misspelt_table_of_the_defaults_is_an_error(project: Project) -> None:
+    """It was read past, and the limit that it set held nothing."""
+    project.write("experiments/default.yaml", "defaults:\n  agent: {model: m1}\n  run_limts: {task_timeout: 1}\n")
+    project.task("a", agent=scripted({"write": {"path": "out.txt", "content": "x"}}))
+    run = project.run("tasks", "--codeprobe-agent=scripted")
+    assert run.code == 4
+    assert "experiments/default.yaml:3:3: unknown field 'run_limts' (did you mean 'run_limits'?) in 'defaults'" in run.output

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from pytest_codeprobe.errors import did_you_mean
 from pytest_codeprobe.model.config import RunLimits, SandboxConfig
 from pytest_codeprobe.tasks import sentences
 from pytest_codeprobe.tasks.checks import check_sandbox
@@ -155,6 +156,8 @@ def _type(layer: Layer, canonical: Mapping[str, str]) -> str | None:
 
 #: tables of an experiment's `defaults` that count without an experiment
 _TABLES: Mapping[str, type[BaseModel]] = {"run_limits": RunLimits, "sandbox": SandboxConfig}
+#: what `defaults` may hold besides, for experiments
+_OTHERS = frozenset(("repeats", "driver", "gateway", "agent", "pre_run", "post_run", "template_sources", "simulation", "prompt_mutations"))
 
 
 def load_defaults(settings: LoadSettings) -> dict[str, Any]:
@@ -181,6 +184,9 @@ def load_defaults(settings: LoadSettings) -> dict[str, Any]:
     def add(path: FieldPath, message: str) -> None:
         problems.add(document.place(("defaults", *path)), ("defaults", *path), message)
 
+    for key in values.keys() - _TABLES.keys() - _OTHERS:  # a misspelt limit would hold nothing
+        place = document.place(("defaults", key), key=True)
+        problems.add(place, ("defaults", key), f"unknown field {key!r}{did_you_mean(key, [*_TABLES, *_OTHERS])} in 'defaults'")
     resolver = Resolver(
         settings.rules(file), settings.rootdir, settings.environ, lambda path, words: add(path, sentences.about(("defaults", *path), words))
     )
