@@ -6,6 +6,7 @@ stdin) it redacts in a process of its own, so that a large log holds up no other
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -176,17 +177,31 @@ def holds_secret(path: str, redactor: Redactor) -> bool:
 
 
 def scrub(folder: str, redactor: Redactor) -> int:
-    """Replace each regular file below `folder` that holds a secret by a mark; how many there were."""
+    """Replace each file below `folder` that holds a secret, and each link that leads to one, by a mark; how many there were.
+
+    What has a secret in its name gets another one, and counts too.
+    """
     count = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
+    for parent, folders, names in os.walk(folder, topdown=False):
+        for name in (*folders, *names):
             path = os.path.join(parent, name)
-            if stat.S_ISREG(os.lstat(path).st_mode) and holds_secret(path, redactor):
+            mode = os.lstat(path).st_mode
+            linked = stat.S_ISLNK(mode) and redactor.found(os.fsencode(os.readlink(path)))
+            holds = linked or (stat.S_ISREG(mode) and holds_secret(path, redactor))
+            if holds:
                 os.unlink(path)
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(MARK)
-                count += 1
+            named = redactor.found(os.fsencode(name))
+            if named:
+                os.rename(path, _other_name(parent))
+            count += holds or named
     return count
+
+
+def _other_name(parent: str) -> str:
+    """A free name for what may not keep its own."""
+    return next(path for n in itertools.count(1) if not os.path.lexists(path := os.path.join(parent, f"{REDACTED}-{n}")))
 
 
 def _main() -> None:

@@ -124,3 +124,45 @@ def test_a_spool_that_is_none(project: Project, kind: str) -> None:
     assert run.statuses == {"s": "failed", "t": "passed"}
     assert run.code == 1
     assert [e["event"] for e in run.events].count("run_started") == 1
+
+
+SECRET = "sk-$^.*[x](+)-of-mine"
+NAMED = """
+touch "n-$MY_API_KEY"; mkdir -p "d-$MY_API_KEY/in"; touch "d-$MY_API_KEY/in/f"; ln -s "$MY_API_KEY" l; ln -s "x/$MY_API_KEY" "$MY_API_KEY"
+ln -s . here; echo x > out.txt
+"""
+IN_PYTHON = """
+import pytest
+
+@pytest.mark.codeprobe(task="tasks/t.yaml")
+def test_fails(codeprobe_session):
+    message = codeprobe_session.final_message
+    print("printed", message)
+    assert message == "other"
+
+@pytest.mark.codeprobe(task="tasks/t.yaml")
+def test_skips(codeprobe_session):
+    pytest.skip(codeprobe_session.final_message)
+"""
+
+
+def test_secrets_in_names_links_and_failures_of_python_tests(project: Project, mode: str) -> None:
+    agent = {**scripted({"run": NAMED}, {"say": f"it is {SECRET}"}), "env": {"MY_API_KEY": SECRET}}
+    project.task("t", agent=agent)
+    project.write("test_it.py", IN_PYTHON)
+    run = project.run("tasks/t.yaml", "test_it.py", "--codeprobe-agent=scripted", "-vv", "--showlocals", "-rA", mode=mode)
+    run.assert_consistent()
+    assert run.junit()["test_fails"] == "failure"
+    assert run.code == 1
+    assert "it is [REDACTED]" in run.output
+    places = [*run.folder.resolve().rglob("*"), run.junit_file, project.scratch / "stdout", project.scratch / "stderr"]
+    for path in places:
+        assert SECRET not in str(path)
+        if path.is_symlink():
+            assert SECRET not in str(path.readlink())
+        elif path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path
+    kept = run.trial("t") / "artifacts"
+    assert (kept / "out.txt").read_text() == "x\n"
+    assert str((kept / "here").readlink()) == "."
+    assert run.result("t")["kept"] == "partial"

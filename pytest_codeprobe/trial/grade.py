@@ -17,6 +17,7 @@ from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Proce
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import remove_tree
+from pytest_codeprobe.trial.protect import put_back
 
 _EPSILON = 1e-9  #: a mean of thirds must reach a threshold that is written as 0.9999…
 DEFAULT_TIMEOUT = 300.0
@@ -56,14 +57,14 @@ class TrialGrading:
         transcript: Transcript | None,
         changes: Sequence[Change],
         timeout: float,
-        refresh: Callable[[], object],
+        lay: Callable[[], None],
     ) -> None:
         self.trial, self.context, self.workspace, self.template = trial, context, sandbox.workspace, sandbox.template
         self.final_message, self.transcript, self.changes, self.environment = final_message, transcript, changes, environment
         self._sandbox, self._scratch, self._number = sandbox, scratch, 0
         self._deadline = time.monotonic() + timeout
         self._live: list[Process] = []
-        self._refresh, self._used = refresh, False
+        self._lay, self._used = lay, False
 
     @property
     def scratch(self) -> Path:
@@ -76,7 +77,8 @@ class TrialGrading:
         Such a process may have run the agent's code, with the rights to change whatever the next one relies on.
         """
         if self._used:
-            self._refresh()
+            put_back(self._sandbox, self.trial.sandbox.protected)
+            self._lay()
             self._used = False
         self._number = number
         self.scratch.mkdir(parents=True)

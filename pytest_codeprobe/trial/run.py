@@ -16,6 +16,7 @@ from pytest_codeprobe.model.result import Attempt, LimitHit, Phase, TrialResult,
 from pytest_codeprobe.model.sandbox import Change, CommandResult, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.text import Redactor
 from pytest_codeprobe.trial.attempts import Attempts
 from pytest_codeprobe.trial.commands import TaskCommands
 from pytest_codeprobe.trial.environment import command_environment, make_tools
@@ -189,6 +190,11 @@ class TrialRun:
         return tuple(self._attempts.done)
 
     @property
+    def redactor(self) -> Redactor:
+        """Knows the secrets of this trial."""
+        return self._store.redactor
+
+    @property
     def outcome(self) -> SessionOutcome | None:
         """The last session; None before it, and for an agent that starts nothing."""
         return self._attempts.outcome
@@ -316,10 +322,6 @@ class TrialRun:
             if self.transcript is not None:
                 (root / "transcript.json").write_text(self.transcript.model_dump_json(exclude_none=True), encoding="utf-8")
 
-        def refresh() -> None:
-            put_back(sandbox, self.trial.sandbox.protected)
-            lay()
-
         lay()
         environment = command_environment(self.trial, self.context, sandbox, root / "tools", "grader")
         environment["AGENT_OUTPUT"] = str(root / "agent_output.txt")
@@ -335,7 +337,7 @@ class TrialRun:
             transcript=self.transcript if self.agent().is_session else None,
             changes=changes,
             timeout=timeout,
-            refresh=refresh,
+            lay=lay,
         )
 
     # ---- finish
