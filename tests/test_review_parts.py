@@ -15,6 +15,8 @@ from pytest_codeprobe.agents.command import CommandAgent
 from pytest_codeprobe.criteria.command.criterion import RunCommand
 from pytest_codeprobe.criteria.command.reports import MAX_LEVELS, MAX_TESTS, BadReport, read_junit, read_tap
 from pytest_codeprobe.criteria.hidden.criterion import HiddenTests
+from pytest_codeprobe.sandboxes.patterns import Patterns
+from pytest_codeprobe.tasks.discovery import TaskPatterns
 from tests.agent_sessions import ended, make_request, make_trial, read
 from tests.fake_grading import FakeGrading
 from tests.front_door import Project, scripted
@@ -301,6 +303,16 @@ def test_placeholders_in_args_are_looked_at(tmp_path: Path) -> None:
     trial = make_trial(tmp_path, {"type": "command", "command": ["agent"], "args": ["--model={model}", "{prompt}"]}, prompt="a\0b")
     words = [text for _, text in CommandAgent().problems(trial)]
     assert words == ["uses {model}, but no model is set", "uses {prompt}, but the prompt has a NUL in it; use {prompt_file}"]
+
+
+# patterns
+
+
+@pytest.mark.parametrize("pattern", [r"[a\]]x", "[]a]", "[b-a]", "a[", "[!a]b", r"\*", "****b"])
+def test_one_pattern_means_the_same_for_tasks_and_for_workspaces(pattern: str) -> None:
+    """As git has it; an escaped bracket and one that is never closed were read in two ways."""
+    for name in ("]x", "]", "a", "b", "a[", "cb", "ab", "*"):
+        assert Patterns([pattern]).match(name, folder=False) is TaskPatterns([], [pattern], "/r").ignores(f"/r/{name}"), name
 
 
 # defaults

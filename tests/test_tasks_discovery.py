@@ -62,7 +62,7 @@ def test_default_patterns(path: str, expected: bool) -> None:
         ("a[!0-9].yaml", "a7.yaml", False),
         ("a[]x].yaml", "a].yaml", True),
         ("a[z-a].yaml", "am.yaml", False),
-        ("a[.yaml", "a[.yaml", True),
+        ("a[.yaml", "a[.yaml", False),
         (r"a\*.yaml", "a*.yaml", True),
         (r"a\*.yaml", "ab.yaml", False),
         ("A.yaml", "a.yaml", False),

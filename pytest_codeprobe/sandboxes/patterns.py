@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_BRACKETS = re.compile(r"\[([!^]?)(\]?(?:\\.|[^\]\\])*)\]")
-_NOTHING = "(?!)"  # what a broken pattern matches
+from pytest_codeprobe.tasks.discovery import segment_regex
 
 
 class Patterns:
@@ -46,41 +45,13 @@ def _rule(pattern: str) -> tuple[bool, bool, re.Pattern[str]] | None:
 
 
 def _expression(text: str) -> str:
-    out, at = [], 0
-    while at < len(text):
-        char = text[at]
-        if text.startswith("**/", at) and (at == 0 or text[at - 1] == "/"):
-            out.append("(?:.*/)?")
-            at += 3
-        elif text[at:] == "**" and at > 0 and text[at - 1] == "/":
-            out.append(".+")
-            at += 2
-        elif char == "*":
-            while at < len(text) and text[at] == "*":
-                at += 1
-            out.append("[^/]*")
-        elif char == "?":
-            out.append("[^/]")
-            at += 1
-        elif char == "[":
-            found = _BRACKETS.match(text, at)
-            if found is None:
-                return _NOTHING
-            out.append(_characters(found[1], found[2]))
-            at = found.end()
+    out, parts = "", text.split("/")
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        if part == "**" and not last:
+            out += "(?:.*/)?"
+        elif part == "**" and number:
+            out += ".+"
         else:
-            if char == "\\" and at + 1 < len(text):
-                at += 1
-            out.append(re.escape(text[at]))
-            at += 1
-    return "".join(out)
-
-
-def _characters(negation: str, members: str) -> str:
-    inside = re.sub(r"\\(.)", r"\1", members).replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]").replace("^", r"\^")
-    expression = f"(?!/)[{'^' if negation else ''}{inside.replace('&&', '&').replace('~~', '~').replace('||', '|')}]"
-    try:
-        re.compile(expression)
-    except re.error:  # a range the wrong way round matches nothing
-        return _NOTHING
-    return expression
+            out += segment_regex(part) + ("" if last else "/")
+    return out

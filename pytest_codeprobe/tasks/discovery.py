@@ -18,47 +18,56 @@ SIGNS = re.compile(rb"\b(?:task_id|initial_prompt(?:_file)?|success_criteria|run
 _ID = re.compile(rb"^(?:\xef\xbb\xbf)?(?: *(?:- +)+)?['\"]?task_id['\"]?[ \t]*:", re.MULTILINE)
 _INDENTED_ID = re.compile(rb"^ +['\"]?task_id['\"]?[ \t]*:", re.MULTILINE)
 _LIST = re.compile(rb"^- ", re.MULTILINE)
+_BRACKETS = re.compile(r"\[([!^]?)(\]?(?:\\.|[^\]\\])*)\]", re.DOTALL)
+_NOTHING = "(?!)"  #: what matches nothing
 _CRITERIA = re.compile(rb"success_criteria['\"]?[ \t]*:")
 
 
 def segment_regex(segment: str) -> str:
-    """The regular expression of one part of a pattern, between slashes."""
-    out, i = "", 0
-    while i < len(segment):
-        char = segment[i]
-        i += 1
+    """The regular expression of one part of a pattern, between slashes. A bracket that is never closed matches nothing."""
+    out, at = [], 0
+    while at < len(segment):
+        char = segment[at]
         if char == "*":
-            out += "[^/]*"
+            while segment[at : at + 1] == "*":  # more of them mean the same, and would only take time
+                at += 1
+            out.append("[^/]*")
+            continue
+        if char == "[":
+            found = _BRACKETS.match(segment, at)
+            if found is None:
+                return _NOTHING
+            out.append(_set(found[2], negated=bool(found[1])))
+            at = found.end()
+            continue
+        if char == "\\" and at + 1 < len(segment):
+            at += 1
+            char = segment[at]
         elif char == "?":
-            out += "[^/]"
-        elif char == "\\" and i < len(segment):
-            out += re.escape(segment[i])
-            i += 1
-        elif char == "[" and (end := segment.find("]", i + 2 if segment[i : i + 1] in ("!", "^") else i + 1)) > 0:
-            out += _set(segment[i:end])
-            i = end + 1
-        else:
-            out += re.escape(char)
-    return out
+            out.append("[^/]")
+            at += 1
+            continue
+        out.append(re.escape(char))
+        at += 1
+    return "".join(out)
 
 
-def _set(content: str) -> str:
+def _set(content: str, *, negated: bool) -> str:
     """`[a-z]` and `[!a-z]`; a range that runs backwards holds nothing, as in git."""
-    negated = content[:1] in ("!", "^")
-    content = content[1:] if negated else content
-    parts, i = "", 0
-    while i < len(content):
-        low = content[i]
-        if i + 2 < len(content) and content[i + 1] == "-":
-            high = content[i + 2]
+    members = re.findall(r"\\?(.)", content, re.DOTALL)
+    escaped = [len(m[0]) > 1 for m in re.finditer(r"\\?.", content, re.DOTALL)]
+    parts, at = "", 0
+    while at < len(members):
+        if at + 2 < len(members) and members[at + 1] == "-" and not escaped[at + 1]:
+            low, high = members[at], members[at + 2]
             parts += f"{re.escape(low)}-{re.escape(high)}" if low <= high else ""
-            i += 3
+            at += 3
         else:
-            parts += re.escape(low)
-            i += 1
+            parts += re.escape(members[at])
+            at += 1
     if negated:
         return f"[^/{parts}]"
-    return f"(?!/)[{parts}]" if parts else "(?!)"
+    return f"(?!/)[{parts}]" if parts else _NOTHING
 
 
 def _segments(pattern: str) -> tuple[str, ...]:
