@@ -202,7 +202,6 @@ class Run:
                 assert record["status"] == line["status"], line
         return self
 
-
     # ---- the JSON modes
     def assert_pure(self, *, events: bool = True) -> dict[str, Any]:
         """What holds of stdout in a JSON mode, however the run ended; the envelope."""
