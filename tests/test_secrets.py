@@ -84,7 +84,8 @@ def test_nothing_leaks(project: Project, mode: str) -> None:
     steps = [{"run": shlex.join(spread)}, *({"say": f"I found {s}"} for s in (*KEYS.values(), *DECLARED.values()))]
     # what a task file itself holds is in the plan's hash alone, so what the steps say must be kept out as well
     project.task("scripted", agent=scripted(*steps), sandbox=sandbox(project), success_criteria=says_all)
-    crash = f'{shlex.join(spread)}; cat "$LIST" >&2; exit 127'
+    # elsewhere: with work in the workspace it would be graded
+    crash = f'cd "$TMPDIR"; {shlex.join(spread)}; cat "$LIST" >&2; exit 127'
     project.task("crash", agent={"type": "command", "command": ["sh", "-c", crash]}, sandbox=sandbox(project))
     project.task("setup", agent=scripted(), sandbox=sandbox(project), pre_run=[{"command": f"{shlex.join(spread)}; exit 3"}])
     project.task("post", agent=scripted({"write": {"path": "out.txt", "content": "x"}}), sandbox=sandbox(project),
