@@ -103,3 +103,19 @@ def test_a_plan_of_another_run_is_not_ours(tmp_path: Path) -> None:
     book = RunBook(RunFolder(tmp_path), "r", SystemClock(), print)
     assert not book.take_plan()
     assert not (tmp_path / "events.ndjson").exists()
+
+
+def test_events_that_were_deleted_are_missed(tmp_path: Path) -> None:
+    book, _ = make_book(tmp_path)
+    (tmp_path / "events.ndjson").unlink()
+    book.close("stopped")
+    assert book.trouble is not None
+    assert book.trouble.code == "SANDBOX_FAILED"
+    assert "events.ndjson: was deleted" in book.trouble.message
+
+
+def test_a_result_of_a_trial_that_never_began_is_a_strangers(tmp_path: Path) -> None:
+    book, _ = make_book(tmp_path)
+    book.folder.write_result("default/a/r001", record(1, 0.5).model_copy(update={"status": "passed"}))
+    book.close("maxfail")
+    assert (book.final[NODE].status, book.final[NODE].reason) == ("not_run", "maxfail")

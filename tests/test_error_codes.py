@@ -90,7 +90,7 @@ def fixture_failed(project: Project) -> Run:
 
 
 def verifier_failed(project: Project) -> Run:
-    criteria = [{"type": "run_command", "command": "sleep 60", "timeout": 50}, {"type": "file_exists", "path": "out.txt"}]
+    criteria = [{"type": "run_command", "command": "sleep 60", "timeout": 50, "weight": 0}, {"type": "file_exists", "path": "out.txt"}]
     project.task("t", agent=scripted(WRITE), success_criteria=criteria, run_limits={"grading_timeout": 1})
     return project.run("tasks", AGENT, JSON, junit=False)
 

@@ -81,14 +81,36 @@ def test_setup_timeout(project: Project) -> None:
 
 
 def test_grading_timeout(project: Project) -> None:
-    """The verifier's trouble, not the agent's."""
-    slow = [{"type": "run_command", "command": "sleep 60", "timeout": 60}, {"type": "file_exists", "path": "out.txt"}]
+    """The verifier's trouble, not the agent's, as long as nothing that decides was missed."""
+    slow = [
+        {"type": "run_command", "command": "sleep 60", "timeout": 60, "weight": 0},
+        {"type": "file_exists", "path": "out.txt"},
+    ]
     project.task("t", agent=scripted(WRITE), success_criteria=slow, run_limits={"grading_timeout": 1})
     run = project.run("tasks", "--codeprobe-agent=scripted").assert_consistent()
     assert (run.statuses["t"], run.finished["t"]["code"]) == ("error", "VERIFIER_FAILED")
     assert run.result("t")["phase"] == "grade"
     assert run.seconds < 40
     run.assert_nothing_left()
+
+
+def test_code_that_hangs_while_it_is_graded_is_no_error(project: Project) -> None:
+    """Else an agent could leave the pass rate by an endless loop."""
+    slow = [{"type": "run_command", "command": "sh out.txt", "timeout": 60}, {"type": "file_exists", "path": "out.txt"}]
+    loop = {"write": {"path": "out.txt", "content": "sleep 60\n"}}
+    project.task("t", agent=scripted(loop), success_criteria=slow, run_limits={"grading_timeout": 1})
+    run = project.run("tasks", "--codeprobe-agent=scripted").assert_consistent()
+    assert (run.code, run.statuses) == (1, {"t": "failed"})
+    assert [c["verdict"] for c in run.result("t")["criteria"]] == ["failed", "left out"]
+
+
+def test_a_workspace_that_became_a_link_is_empty_for_graders(project: Project) -> None:
+    project.write("elsewhere/out.txt", "not made by the session\n")
+    link = f"cd / && rm -rf \"$OLDPWD\" && ln -s '{project.path}/elsewhere' \"$OLDPWD\""
+    project.task("t", agent=scripted({"run": link}))
+    run = project.run("tasks", "--codeprobe-agent=scripted").assert_consistent()
+    assert (run.code, run.statuses) == (1, {"t": "failed"})
+    assert (project.path / "elsewhere" / "out.txt").exists()
 
 
 def test_timeout_of_pytest_timeout(project: Project, mode: str) -> None:

@@ -325,3 +325,10 @@ def test_a_misspelt_table_of_the_defaults_is_an_error(project: Project) -> None:
     run = project.run("tasks", "--codeprobe-agent=scripted")
     assert run.code == 4
     assert "experiments/default.yaml:3:3: unknown field 'run_limts' (did you mean 'run_limits'?) in 'defaults'" in run.output
+
+
+def test_a_reference_in_the_yaml_reaches_graders_alone(project: Project) -> None:
+    check = {"type": "run_command", "command": 'cmp out.txt "$REFERENCE_DIR/code"'}
+    agent = scripted({"run": 'printf "%s" "${REFERENCE_DIR-right}" > out.txt'})
+    project.task("t", agent=agent, reference={"code": "right"}, success_criteria=[check])
+    assert project.run("tasks", "--codeprobe-agent=scripted").assert_consistent().statuses == {"t": "passed"}

@@ -6,6 +6,7 @@ Knows nothing of pytest: the plugin tells it what arrived, from whom. Usable fro
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -60,7 +61,7 @@ class EventLog:
     """events.ndjson and the stdout of the JSON-lines mode: numbered lines, each written at once."""
 
     def __init__(self, path: Path, run_id: str, clock: Clock, out: Callable[[str], None]) -> None:
-        self._run_id, self._clock, self._out = run_id, clock, out
+        self._path, self._run_id, self._clock, self._out = path, run_id, clock, out
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._seq = 0
         self.trouble: OSError | None = None  #: why the file ends early
@@ -80,6 +81,13 @@ class EventLog:
                 data = data[os.write(self._fd, data) :]
         except OSError as error:
             self.trouble = error
+
+    def is_there(self) -> bool:
+        """Whether the file still is the one that was begun."""
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._fd))
+        except OSError:
+            return False
 
     def close(self) -> None:
         """No further event."""
@@ -272,12 +280,15 @@ class RunBook:
             if node_id in self.final:
                 continue
             worker = self.open.get(node_id, "main")
-            result = self.recovered(node_id)
+            # only where somebody saw it begin: a session may write what it likes into the folders of others
+            result = self.recovered(node_id) if node_id in self.started or node_id in self.open else None
             if result is None and node_id in self.started and reason not in ("interrupted", "maxfail", "refused"):
                 result = self.lost(node_id, worker, "error", f"the process of worker {worker} died in this trial", code="WORKER_DIED")
             self.finish(result or self.lost(node_id, worker, "not_run", reason))
         with self._lock:
             if self._events is not None:
+                if not self._events.is_there():
+                    self.note("events.ndjson", OSError(errno.ESTALE, "was deleted or replaced while the run went on"))
                 self._events.close()
                 if self._events.trouble is not None:
                     self.note("events.ndjson", self._events.trouble)

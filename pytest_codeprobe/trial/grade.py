@@ -42,6 +42,10 @@ def grading_timeout(trial: Trial, criteria: Sequence[Criterion]) -> float:
     return max(DEFAULT_TIMEOUT, sum(c.timeout or c.default_timeout for c in criteria))
 
 
+class _TimeIsUp(CodeprobeError):
+    """grading_timeout, not the criterion's own trouble."""
+
+
 class TrialGrading:
     """The Grading that criteria see (model/criterion.py)."""
 
@@ -92,7 +96,7 @@ class TrialGrading:
         """Seconds; a CodeprobeError where grading_timeout is used up."""
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise CodeprobeError("VERIFIER_FAILED", "grading_timeout is used up", remediation="Raise run_limits.grading_timeout.")
+            raise _TimeIsUp("VERIFIER_FAILED", "grading_timeout is used up", remediation="Raise run_limits.grading_timeout.")
         return left if wanted is None else min(left, wanted)
 
     def run(self, command: Command, *, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
@@ -112,8 +116,19 @@ class TrialGrading:
 
 
 def judge(criteria: Sequence[Criterion], grading: TrialGrading, *, has_session: bool, log: logging.Logger) -> Verdict:
-    """Evaluate all criteria in order; the first that can't be evaluated ends it as VERIFIER_FAILED."""
-    results = [_evaluate(n, criterion, grading, has_session, log) for n, criterion in enumerate(criteria, 1)]
+    """Evaluate all criteria in order; the first that can't be evaluated ends it as VERIFIER_FAILED.
+
+    Once a gate is missed the verdict stands, and a criterion for which no time is left is left out: code of the agent's that
+    hangs while it is graded must not turn its failure into an error.
+    """
+    results: list[CriterionResult] = []
+    for number, criterion in enumerate(criteria, 1):
+        try:
+            results.append(_evaluate(number, criterion, grading, has_session, log))
+        except _TimeIsUp:
+            if not any(r.gate and r.verdict == "failed" for r in results):
+                raise
+            results.append(_left_out(criterion, "grading_timeout was used up"))
     deciding = [c for c in criteria if c.enabled and c.gates]
     unsessioned = not has_session and bool(deciding) and all(c.needs_session for c in deciding)
     return verdict(results, grading.trial.pass_score, unsessioned=unsessioned)
@@ -158,7 +173,7 @@ def _evaluate(number: int, criterion: Criterion, grading: TrialGrading, has_sess
     except Stopped as stop:
         raise Stopped(reason_of(stop.reason)) from stop
     except CodeprobeError as error:
-        raise CodeprobeError(error.code, f"{what}: {error.message}", remediation=error.remediation, detail=error.detail) from error
+        raise type(error)(error.code, f"{what}: {error.message}", remediation=error.remediation, detail=error.detail) from error
     except Exception as error:
         log.exception("%s", what)
         raise CodeprobeError("VERIFIER_FAILED", f"{what}: {type(error).__name__}: {error}") from error

@@ -302,6 +302,9 @@ class TrialRun:
     def _grade(self) -> Verdict:
         sandbox = self.current_sandbox()
         assert self._log is not None
+        if sandbox.workspace.is_symlink() or not sandbox.workspace.is_dir():
+            sandbox.workspace.unlink(missing_ok=True)
+            sandbox.workspace.mkdir()  # what the agent put in its place is nothing that it made here
         put_back(sandbox, self.trial.sandbox.protected)
         grading = self._grading(self.changes, timeout=grading_timeout(self.trial, self._criteria))
         has_session = self.agent().is_session
@@ -314,17 +317,23 @@ class TrialRun:
         sandbox = self.current_sandbox()
         root = sandbox.root / "grade"
         message = self.outcome.final_message if self.outcome and self.agent().is_session else None
+        code = self.trial.reference.code if self.trial.reference is not None else None
 
         def lay() -> None:
             make_scratch(root)
             make_tools(root / "tools")
             (root / "agent_output.txt").write_text(message or "", encoding="utf-8", errors="replace")
+            if code is not None:
+                (root / "reference").mkdir()
+                (root / "reference" / "code").write_text(code, encoding="utf-8")
             if self.transcript is not None:
                 (root / "transcript.json").write_text(self.transcript.model_dump_json(exclude_none=True), encoding="utf-8")
 
         lay()
         environment = command_environment(self.trial, self.context, sandbox, root / "tools", "grader")
         environment["AGENT_OUTPUT"] = str(root / "agent_output.txt")
+        if code is not None:
+            environment["REFERENCE_DIR"] = str(root / "reference")
         if self.transcript is not None:
             environment["TRANSCRIPT"] = str(root / "transcript.json")
         return TrialGrading(
