@@ -106,7 +106,7 @@ def test_code_that_hangs_while_it_is_graded_is_no_error(project: Project) -> Non
 
 def test_a_workspace_that_became_a_link_is_empty_for_graders(project: Project) -> None:
     project.write("elsewhere/out.txt", "not made by the session\n")
-    link = f"cd / && rm -rf \"$OLDPWD\" && ln -s '{project.path}/elsewhere' \"$OLDPWD\""
+    link = f'cd / && rm -rf "$OLDPWD" && ln -s \'{project.path}/elsewhere\' "$OLDPWD"'
     project.task("t", agent=scripted({"run": link}))
     run = project.run("tasks", "--codeprobe-agent=scripted").assert_consistent()
     assert (run.code, run.statuses) == (1, {"t": "failed"})
