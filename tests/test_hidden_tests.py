@@ -331,7 +331,8 @@ def lock(workspace):
 case = Case(agent={{"calc.py": CALC, "tests/deep/x.py": ""}}, act=lock, fields={{"at": "tests"}})
 print(grade(Path({str(tmp_path)!r}), case).value)
 """
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # this folder last: what is installed is what is tested
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(Path(__file__).parents[1])])}
     argv = unprivileged_argv([sys.executable, "-P", "-c", program])
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout.split(), done.stderr) == (["locked", "1.0"], "")
