@@ -8,8 +8,6 @@ from pydantic import model_validator
 
 from pytest_codeprobe.model.base import Model
 
-ATIF_VERSION = "ATIF-v1.8"
-
 
 class ToolCall(Model):
     """One call of a tool by the model."""

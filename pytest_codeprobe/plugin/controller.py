@@ -45,7 +45,6 @@ class Controller:
         self.task_errors: list[CodeprobeError] = []
         self.warnings: list[str] = []
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
-        self.envelope: dict[str, Any] | None = None
         self._session: pytest.Session | None = None
         self._started = time.time()
         self._closed = self._internal = self._interrupt_told = False
@@ -400,8 +399,7 @@ class Controller:
             warnings=warnings,
             next_steps=(),
         )
-        self.envelope = envelope(self.finals(), self.errors(code), facts)
-        return json_line(self.envelope)
+        return json_line(envelope(self.finals(), self.errors(code), facts))
 
     def _take_warnings(self, text: str | None) -> None:
         if text is not None:

@@ -75,11 +75,6 @@ class BaseSandbox:
         return self.root / "logs"
 
     @property
-    def grade(self) -> Path:
-        """Room for graders: hidden tests, rewards."""
-        return self.root / "grade"
-
-    @property
     def template(self) -> Path:
         """The workspace as templates alone make it; to be read only."""
         if self._template is None:

@@ -50,10 +50,6 @@ class LoadedTask:
         """Where a field of the task stands, or what is nearest to it."""
         return self.document.place((*self.at, *path), key=key)
 
-    def sets(self, path: FieldPath) -> bool:
-        """Whether the file itself sets a field."""
-        return lookup(self.document.value, (*self.at, *path)) is not None
-
     def error(self, path: FieldPath, message: str) -> CodeprobeError:
         """TASK_INVALID at a field."""
         return invalid(self.name, self.place(path), message, name=dotted(path))

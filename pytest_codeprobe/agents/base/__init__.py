@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from pytest_codeprobe import __version__
 from pytest_codeprobe.agents.base.transcripts import TranscriptBuilder
 from pytest_codeprobe.model.agent import Agent, SessionEnd, SessionParser, SessionRequest
-from pytest_codeprobe.model.config import AgentConfig
 from pytest_codeprobe.model.result import AgentInfo, Usage, no_usage
 from pytest_codeprobe.model.sandbox import ProcessExit
 from pytest_codeprobe.model.transcript import Transcript
@@ -61,11 +60,6 @@ def amount(value: Any) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) and number >= 0 else None
-
-
-def set_fields(config: AgentConfig) -> frozenset[str]:
-    """Names of the agent's fields that some layer has set to a value."""
-    return frozenset(n for n in config.model_fields_set if getattr(config, n, None) not in (None, (), {}))
 
 
 def exit_words(ended: ProcessExit) -> str:
