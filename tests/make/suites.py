@@ -221,7 +221,11 @@ def bench() -> int:
         for path in sorted((ROOT / "benchmarks").glob("[a-z]*.py")):
             say(f"== {path.name}")
             code = subprocess.run(
-                [str(python), "-P", str(path)], cwd=ROOT, env=clean_environ(), stdin=subprocess.DEVNULL, check=False
+                [str(python), str(path)],  # no -P: they share measure.py, which lies beside them
+                cwd=ROOT,
+                env=clean_environ(),
+                stdin=subprocess.DEVNULL,
+                check=False,
             ).returncode
             if code != 0:
                 say(f"bench: FAILED: {path.name} ended with code {code}")
