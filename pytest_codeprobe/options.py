@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-Kind = Literal["text", "flag", "seconds", "choice"]
+Kind = Literal["text", "flag", "seconds", "choice", "count"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,15 @@ OPTIONS: tuple[Option, ...] = (
         default="task's, else auto",
         help=f"permission mode for every task: {', '.join(MODES)}",
     ),
+    Option(
+        name="jobs",
+        cli=("-j", "--max-parallel"),
+        kind="count",
+        metavar="N",
+        settable=True,
+        default="1",
+        help="trials at once inside this process; see docs/parallel.md",
+    ),
     Option(name="json", cli=("--json",), kind="flag", default="off", help="stdout = the envelope alone, one line of JSON"),
     Option(
         name="json-lines",
@@ -119,7 +128,6 @@ OPTIONS: tuple[Option, ...] = (
             ("sample-per-stratum", ("--sample-per-stratum",)),
             ("resume", ("--resume",)),
             ("rerun", ("--rerun",)),
-            ("jobs", ("-j", "--max-parallel")),
             ("max-cost-usd", ("--max-cost-usd",)),
             ("max-duration", ("--max-duration",)),
             ("backend", ("--backend", "-b")),
@@ -143,6 +151,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 BUILT: tuple[Option, ...] = tuple(option for option in OPTIONS if option.built)
+MAX_JOBS = 1000
 NEEDS_VALUE = "\0"  #: what the parser stores for a flag whose value is missing: it must not fail inside argparse
 
 
@@ -166,6 +175,12 @@ INIS: tuple[Ini, ...] = (
     Ini(name="codeprobe_ignore", type="args", default=[], help="git-style patterns of files that are no task files"),
     Ini(name="codeprobe_unknown_fields", type="string", default="error", help="unknown top-level fields of a task: error or warn"),
     Ini(name="codeprobe_template_roots", type="args", default=[], help="folders outside the repository that tasks may refer to"),
+    Ini(
+        name="codeprobe_ahead_fixtures",
+        type="args",
+        default=[],
+        help="fixtures of this project that need not be set up before an agent starts: with jobs they don't hold a trial back",
+    ),
     Ini(name="codeprobe_runs_dir", type="string", default=".codeprobe/runs", help="where run directories are made, relative to rootdir"),
     Ini(
         name="codeprobe_secrets",
@@ -187,11 +202,13 @@ class RunOptions:
     preserve: Literal["none", "move", "direct"] | None = None
     timeout: float | None = None
     permission_mode: str | None = None
+    jobs: int | None = None
     json: bool = False
     json_lines: bool = False
     on_command_line: tuple[str, ...] = ()  #: names of the options given by flag
     unknown_fields: str = "error"
     template_roots: tuple[str, ...] = ()
+    ahead_fixtures: tuple[str, ...] = ()
     runs_dir: str = ".codeprobe/runs"
     secrets: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -228,12 +245,25 @@ def _seconds(option: str, text: str) -> float:
     return value
 
 
+def _count(option: str, text: str) -> int:
+    """A whole number from 1 to MAX_JOBS; USAGE_ERROR otherwise."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if not 1 <= value <= MAX_JOBS:
+        raise _error("USAGE_ERROR", f"{option}: {text!r} is not a whole number from 1 to {MAX_JOBS}")
+    return value
+
+
 def _value(option: Option, spelled: str, text: str) -> Any:
     """The value of one option as RunOptions holds it; CodeprobeError with the option's code if it can't be read."""
     if text == NEEDS_VALUE or not text.strip():
         raise _error("USAGE_ERROR", f"{spelled} needs a value" + (f": {option.metavar}" if option.metavar else ""))
     if option.kind == "seconds":
         return _seconds(spelled, text)
+    if option.kind == "count":
+        return _count(spelled, text)
     if option.kind == "choice":
         value = (option.cli_choices or {}).get(text.upper(), text)
         near = {c.lower(): c for c in option.choices}.get(value.lower())
@@ -276,6 +306,7 @@ def resolve(command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Ca
         on_command_line=tuple(given),
         unknown_fields=unknown,
         template_roots=_words(ini("codeprobe_template_roots")),
+        ahead_fixtures=_words(ini("codeprobe_ahead_fixtures")),
         runs_dir=str(ini("codeprobe_runs_dir")),
         secrets=_words(ini("codeprobe_secrets")),
         files=_words(ini("codeprobe_files")),

@@ -20,8 +20,8 @@ import yaml
 from pytest_codeprobe.errors import error_codes
 from tests.schemas import check
 
-#: how a run is spread; later modes (jobs) are added here, and every parity test gets them
-MODES: Mapping[str, tuple[str, ...]] = {"plain": (), "xdist": ("-n", "2")}
+#: how a run is spread; a later mode is added here, and every parity test gets it
+MODES: Mapping[str, tuple[str, ...]] = {"plain": (), "xdist": ("-n", "2"), "jobs": ("--codeprobe-jobs=4",)}
 #: what differs between two runs of the same trials, and nothing else does
 VOLATILE = frozenset({"run_id", "worker", "started_at", "ended_at", "duration_seconds", "timings"})
 _MARK = "CP_TEST_MARK"

@@ -123,6 +123,7 @@ def test_every_flag_of_the_table_in_every_spelling(project: Project) -> None:
         "preserve": "none",
         "timeout": "33",
         "permission-mode": "auto",
+        "jobs": "3",
     }
     taking = [o for o in BUILT if o.kind != "flag"]
     assert {o.name for o in taking} == set(values)
@@ -137,7 +138,7 @@ def test_every_flag_of_the_table_in_every_spelling(project: Project) -> None:
         run.run_dir = project.path / f"out{number}"
         options = options_of(run)
         assert (options["agent"], options["model"], options["driver"], options["preserve"]) == ("scripted", "m1", "tempdir", "none")
-        assert (options["timeout"], options["permission_mode"]) == (33.0, "auto")
+        assert (options["timeout"], options["permission_mode"], options["jobs"]) == (33.0, "auto", 3)
         seen.append({k: v for k, v in options.items() if k != "run_dir"})
     plain = project.run("tasks", *[f"{o.flag}={values[o.name]}" for o in taking], "--codeprobe-json", junit=False)
     plain.run_dir = project.path / "out"

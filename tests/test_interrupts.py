@@ -18,6 +18,10 @@ from tests.stages import STAGES, held_task, holding, quick_task
 WITHIN = 6.0  #: seconds from the signal until nothing of a trial is alive or on disk
 
 
+#: two trials at once, as xdist's two workers have them
+TWO = {"jobs": ("--codeprobe-jobs=2",)}
+
+
 def fill(project: Project, stage: str) -> None:
     """One task that is done before the signal, one for each of two workers that is held in the stage, two that never start."""
     quick_task(project, "a-done")
@@ -29,7 +33,7 @@ def fill(project: Project, stage: str) -> None:
 
 def started(project: Project, mode: str, *args: str) -> Run:
     """Run them until the stage is reached everywhere."""
-    run = project.start("tasks", "--codeprobe-agent=scripted", *args, mode=mode)
+    run = project.start("tasks", "--codeprobe-agent=scripted", *TWO.get(mode, ()), *args, mode=mode)
     run.wait_for("[bc]-held", 1 if mode == "plain" else 2)
     run.wait_for_events("trial_finished")
     return run
@@ -149,7 +153,7 @@ def test_post_run_is_not_cut_short(project: Project, mode: str) -> None:
     to_group(run, signal.SIGINT)
     ends_clean(run).assert_consistent()
     assert run.code == 2
-    held = {"b-held": "passed", "c-held": "passed" if mode == "xdist" else "not_run"}
+    held = {"b-held": "passed", "c-held": "not_run" if mode == "plain" else "passed"}
     assert run.statuses == {"a-done": "passed", **held, "d-later": "not_run", "e-later": "not_run"}
     assert (project.marks / "post-b-held").exists()
     assert [e["code"] for e in run.envelope["errors"]] == ["INTERRUPTED"]
@@ -165,12 +169,16 @@ def test_in_an_ordinary_test(project: Project, mode: str) -> None:
     quick_task(project, "e-later", file="e/e.yaml")
     run = project.start("a", "b", "c", "d", "e", "--codeprobe-agent=scripted", mode=mode)
     run.wait_for("slow")
-    run.wait_for_events("trial_finished", 1 if mode == "plain" else 2)
+    if mode == "jobs":  # they are over, and the thread that tells pytest of it sits in the test
+        run.poll(lambda: len(list(run.folder.glob("trials/*/*/*/result.json"))) == 3)
+    else:
+        run.wait_for_events("trial_finished", 1 if mode == "plain" else 2)
     to_group(run, signal.SIGINT)
     ends_clean(run).assert_consistent()
     assert run.code == 2
     # xdist's second worker had c, and sits in test_slow2
-    assert run.statuses == {"a-done": "passed", "c-later": "not_run" if mode == "plain" else "passed", "e-later": "not_run"}
+    later = {"plain": ("not_run", "not_run"), "xdist": ("passed", "not_run"), "jobs": ("passed", "passed")}[mode]
+    assert run.statuses == {"a-done": "passed", "c-later": later[0], "e-later": later[1]}
     assert [e["code"] for e in run.envelope["errors"]] == ["INTERRUPTED"]
 
 
@@ -193,7 +201,7 @@ def test_while_collecting(project: Project, mode: str) -> None:
     slow = f"import time, pathlib, os\npathlib.Path('{project.marks}/collecting-' + str(os.getpid())).touch()\ntime.sleep(600)\n"
     project.write("b/test_slow.py", slow)
     run = project.start("a", "b", "--codeprobe-agent=scripted", "--codeprobe-json", mode=mode)
-    run.wait_for("collecting-*", 1 if mode == "plain" else 2)
+    run.wait_for("collecting-*", 2 if mode == "xdist" else 1)
     to_group(run, signal.SIGINT)
     ends_clean(run)
     assert run.code == 2
@@ -209,7 +217,7 @@ def test_sigint_ignored_by_the_shell(project: Project, mode: str) -> None:
     fill(project, "session")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        run = project.start("tasks", "--codeprobe-agent=scripted", mode=mode)
+        run = project.start("tasks", "--codeprobe-agent=scripted", *TWO.get(mode, ()), mode=mode)
     finally:
         signal.signal(signal.SIGINT, before)
     run.wait_for("[bc]-held", 1 if mode == "plain" else 2)

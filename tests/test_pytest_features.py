@@ -140,8 +140,9 @@ def test_stopping_after_failures(project: Project, mode: str, flag: str) -> None
     wanted = 1 if flag == "-x" else 2
     assert run.code == 1
     found = list(run.statuses.values())
-    assert found.count("not_run") >= 8 - wanted - (1 if mode == "xdist" else 0)
-    assert wanted <= found.count("failed") <= wanted + (1 if mode == "xdist" else 0)
+    beside = {"plain": 0, "xdist": 1, "jobs": 3}[mode]  # were running at that moment, and perhaps over
+    assert found.count("not_run") >= 8 - wanted - beside
+    assert wanted <= found.count("failed") <= wanted + beside
     assert {e["reason"] for e in run.events if e["event"] == "trial_finished" and e["status"] == "not_run"} == {"maxfail"}
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from pytest_codeprobe.options import BUILT, INIS, NEEDS_VALUE
 from pytest_codeprobe.plugin.fixtures import codeprobe_sandbox, codeprobe_score, codeprobe_session, codeprobe_trial
+from pytest_codeprobe.plugin.spread import SPREAD, settle
 from pytest_codeprobe.plugin.state import STATE, WORKER_INPUT, State, expand_arguments
 from pytest_codeprobe.plugin.stdout import OUTPUT, Output
 
@@ -63,6 +64,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
 def _in_worker() -> bool:
     return "PYTEST_XDIST_WORKER" in os.environ
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Before xdist makes workers."""
+    config.stash[SPREAD] = settle(config)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -90,6 +90,9 @@ class TaskItem(pytest.Function):
         self.run: TrialRun | None = None
         self.record: TrialResult | None = None
         self.earlier: tuple[Attempt, ...] = ()  #: of the tries before a rerun
+        self.ahead = False  #: `run` is a whole trial that a thread has been through, and pytest's set-up of this item is yet to come
+        self.ran_ahead = False  #: the same, once that set-up has begun
+        self.holds = False  #: the other threads wait until pytest has counted its failure
         super().__init__(**kw)
 
     def reportinfo(self) -> tuple[Path, int, str]:

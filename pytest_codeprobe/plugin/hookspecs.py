@@ -9,8 +9,10 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.agent import Agent
+    from pytest_codeprobe.model.context import Context
     from pytest_codeprobe.model.criterion import Criterion
-    from pytest_codeprobe.model.sandbox import Driver
+    from pytest_codeprobe.model.sandbox import Driver, Sandbox
+    from pytest_codeprobe.model.trial import Trial
 
 
 @pytest.hookspec()
@@ -58,4 +60,28 @@ def pytest_codeprobe_criteria(config: pytest.Config) -> Iterable[type[Criterion]
     :returns: Subclasses of :class:`pytest_codeprobe.model.criterion.Criterion`.
 
     Use in conftest plugins: as for :func:`pytest_codeprobe_agents`.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_codeprobe_make_sandbox(config: pytest.Config, trial: Trial, context: Context) -> Sandbox | None:
+    """Make the sandbox of an attempt: for a project whose trials need more than a driver brings, such as a service beside each.
+
+    Called for each attempt, before anything of it is on disk; the sandbox's `prepare()` does that. With --codeprobe-jobs it is
+    called in the trial's own thread, many at once. Unlike an override of the fixture `codeprobe_sandbox` it keeps no trial from
+    running ahead of its item. What it raises makes the trial an error.
+
+    :param config: The pytest config object.
+    :param trial: What is to run (:class:`pytest_codeprobe.model.trial.Trial`).
+    :param context: The run's surroundings; `context.registry.drivers` holds the drivers by name.
+    :returns: A sandbox, or None to leave it to others. Stops at first non-None result.
+
+    .. code-block:: python
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_codeprobe_make_sandbox(trial, context):
+            sandbox = yield  # as the driver makes it
+            return WithDatabase(sandbox)  # docs/extending.md shows a whole one
+
+    Use in conftest plugins: any conftest.py in the folders above the task file.
     """

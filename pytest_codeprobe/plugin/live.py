@@ -7,7 +7,9 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from pytest_codeprobe.plugin.controller import Controller
     from pytest_codeprobe.plugin.protocol import TrialProtocol
     from pytest_codeprobe.plugin.state import State
+    from pytest_codeprobe.trial.engine import ThreadEngine
     from pytest_codeprobe.trial.run import TrialRun
 
 _log = logging.getLogger("codeprobe")
@@ -57,6 +60,10 @@ class Live:
         self.controller: Controller | None = None
         self.fault: CodeprobeError | None = None  #: an option from environment or ini is wrong: one refusal, not an error for each file
         self.protocol: TrialProtocol | None = None
+        self.broken = False  #: something could not be collected, so nothing may start; xdist goes on by itself
+        self.engine: ThreadEngine | None = None  #: runs trials ahead of their items; None: all run in their own set-up
+        self.deleter: Executor | None = None  #: removes private folders while the main thread goes on; None: that does it
+        self._warning = threading.Lock()
         self._loaded: dict[Path, LoadedFile | CodeprobeError] = {}
 
     def register(self) -> None:
@@ -69,6 +76,10 @@ class Live:
         manager.register(timeouts, "codeprobe-timeouts")
         self.protocol = TrialProtocol(self)
         manager.register(self.protocol, "codeprobe-protocol")
+        if self.jobs > 1:
+            from pytest_codeprobe.plugin.jobs import Jobs
+
+            manager.register(Jobs(self), "codeprobe-jobs")
         if not self.state.worker:
             from pytest_codeprobe.plugin.controller import Controller
             from pytest_codeprobe.plugin.terminal import Terminal
@@ -82,6 +93,17 @@ class Live:
         self.interrupts.restore()
         if "spawner" in self.__dict__:
             self.spawner.close()
+
+    def warn(self, text: str) -> None:
+        """Say something once, in the summary and the envelope. From any thread."""
+        with self._warning:
+            if text not in self.warnings:
+                self.warnings.append(text)
+
+    @property
+    def jobs(self) -> int:
+        """Trials at once in this process."""
+        return self.state.jobs
 
     # ---- options and registry
     @functools.cached_property
@@ -199,6 +221,10 @@ class Live:
             return True
         return trial.agent.type is not None and (options.console or trial.task_file in self.state.named)
 
+    def may_start(self, trial: Trial) -> bool:
+        """Whether pytest's set-up of its item would start it at all."""
+        return not self.state.no_start and not self.broken and self.chosen(trial)
+
     def tag_is_mark(self, tag: str) -> bool:
         """Whether a tag is made a mark of its own, and register it: not if pytest or a plugin has a mark of that name."""
         return bool(self._tag_mark(tag))
@@ -249,8 +275,26 @@ class Live:
         )
 
     def make_sandbox(self, trial: Trial, context: Context) -> Sandbox:
-        """A sandbox of the driver that the trial asks for."""
-        return sandboxes.choose(trial.sandbox.driver, self.registry, context).create(trial, context)
+        """What the hook answers, which conftest.py files above the task file can implement. From any thread."""
+        session = self.interrupts.session
+        hook = session.gethookproxy(Path(trial.task_file)) if session is not None else self.config.hook
+        sandbox = hook.pytest_codeprobe_make_sandbox(config=self.config, trial=trial, context=context)
+        if not callable(getattr(sandbox, "prepare", None)):
+            raise CodeprobeError("SANDBOX_FAILED", f"pytest_codeprobe_make_sandbox answered {type(sandbox).__name__}, which is no sandbox")
+        made: Sandbox = sandbox
+        return made
+
+    def build(self) -> None:
+        """Make in this thread what trials in other threads share."""
+        _ = self.registry, self.settings, self.spawner, self.context
+
+    def stop_trials(self, reason: str) -> None:
+        """End what runs in this process's threads, with the reason that all processes of the run hear."""
+        try:
+            if not self.stops.is_raised("maxfail"):
+                self.stops.raise_flag(reason)
+        except OSError:  # a full disk: then without a word
+            self.spawner.close()
 
     def publish_plan(self, trials: Iterable[Trial]) -> bool:
         """plan.json, unless another process was first; False if it holds no trial that may start."""

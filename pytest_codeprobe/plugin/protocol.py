@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from pytest_codeprobe import sandboxes
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
@@ -20,6 +21,9 @@ from pytest_codeprobe.text import one_line
 from pytest_codeprobe.trial.run import TrialRun
 
 if TYPE_CHECKING:
+    from pytest_codeprobe.model.context import Context
+    from pytest_codeprobe.model.sandbox import Sandbox
+    from pytest_codeprobe.model.trial import Trial
     from pytest_codeprobe.plugin.live import Live
 
 FIXTURES = ("codeprobe_sandbox", "codeprobe_session", "codeprobe_score")
@@ -33,7 +37,7 @@ class TrialProtocol:
     def __init__(self, live: Live) -> None:
         self.live, self.state = live, live.state
         self._told = 0  #: how many of our warnings the controller knows
-        self._broken = False  #: something could not be collected, so nothing may start; xdist goes on by itself
+        self._has_slot = False  #: the item in this thread holds one of the slots of --codeprobe-jobs
 
     # ---- the plan
     @pytest.hookimpl(tryfirst=True)  # before xdist's own: the plan is on disk when the controller hears of the collection
@@ -43,7 +47,7 @@ class TrialProtocol:
         if sys.exc_info()[1] is not None:
             return  # pytest calls this in a finally: what an interrupted collection has found so far is no plan
         mark_tests(self.live, session)
-        broken = self._broken = bool(session.testsfailed) and not session.config.option.continue_on_collection_errors
+        broken = self.live.broken = bool(session.testsfailed) and not session.config.option.continue_on_collection_errors
         trials = [item.trial for item in session.items if isinstance(item, TaskItem)]
         trials += [m.trial for item in session.items if (m := item.stash.get(MARKED, None)) is not None and m.trial is not None]
         if not broken:
@@ -66,7 +70,10 @@ class TrialProtocol:
             finally:
                 interrupts.ordinary = False
         with interrupts.held():
-            result = yield
+            try:
+                result = yield
+            finally:
+                self._give_slot()
         if self.live.stops.is_raised("interrupt"):
             item.session.shouldstop = "interrupted"
         return result
@@ -81,7 +88,7 @@ class TrialProtocol:
             pytest.skip(NO_START)
         if not self.live.chosen(trial):
             pytest.skip(NO_AGENT)
-        if self._broken:
+        if self.live.broken:
             raise Stopped("collection errors")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -90,22 +97,22 @@ class TrialProtocol:
         __tracebackhide__ = True
         if _trial_of(item) is None:
             return (yield)
-        run = self._new_run(item)
+        run = self._run_ahead(item) or self.new_run(item)
         try:
             result = yield
         except (Stopped, Skipped) as stop:
             record = _note(item, run.finish(stop))
             pytest.skip(f"not run: {stop}" if record.status == "not_run" else str(stop))
         except BaseException as error:
-            _note(item, _close(run, error))
+            _note(item, close_run(run, error))
             if _ends_pytest(error):
-                self._delete(item)
+                self.delete(item)
             raise
         if isinstance(item, TaskItem):
-            self._conclude(item, run.finish())
+            self.conclude(item, run.finish())
         return result
 
-    def _conclude(self, item: pytest.Item, record: TrialResult) -> None:
+    def conclude(self, item: pytest.Item, record: TrialResult) -> None:
         """finish() itself may have failed, or found that nothing can be judged: still the set-up phase."""
         _note(item, record)
         if record.status == "error":
@@ -128,7 +135,7 @@ class TrialProtocol:
             raise
         except (KeyboardInterrupt, pytest.exit.Exception):
             marked.record = run.finish(Stopped("interrupted"))
-            self._delete(item)
+            self.delete(item)
             raise
         except (Stopped, Skipped) as stop:  # a stage that the test itself asked for
             marked.record = run.finish(stop)
@@ -139,7 +146,7 @@ class TrialProtocol:
             else:
                 marked.record = run.finish(outcome="failed", reason=_first_line(error))
             raise
-        self._conclude(item, run.finish(outcome="passed"))
+        self.conclude(item, run.finish(outcome="passed"))
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -148,9 +155,9 @@ class TrialProtocol:
         try:
             return (yield)
         finally:
-            self._delete(item)
+            self.delete(item)
 
-    def _delete(self, item: pytest.Item) -> None:
+    def delete(self, item: pytest.Item) -> None:
         """The private folder goes, here or where pytest is at its end and no teardown phase will follow.
 
         With it the run: pytest keeps its items to the end, and thousands of transcripts would stay in memory.
@@ -158,9 +165,15 @@ class TrialProtocol:
         holder, run = _holder(item), _run_of(item)
         if holder is None or run is None:
             return
-        if left := run.delete():
-            self.live.warnings.append(f"{item.nodeid}: could not be deleted: {', '.join(left[:3])}")
         holder.earlier, holder.run = run.attempts, None
+        if self.live.deleter is not None:
+            self.live.deleter.submit(self._remove, item.nodeid, run)
+        else:
+            self._remove(item.nodeid, run)
+
+    def _remove(self, node_id: str, run: TrialRun) -> None:
+        if left := run.delete():
+            self.live.warn(f"{node_id}: could not be deleted: {', '.join(left[:3])}")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: sees what pytest's xfail handling made of it
     def pytest_runtest_makereport(
@@ -174,7 +187,7 @@ class TrialProtocol:
         record = _record_of(item)
         if run is not None and record is not None:
             if call.when == "setup" and call.excinfo is not None and record.status in VERDICTS:
-                record = _note(item, _close(run, call.excinfo.value))  # a wrapper outside ours raised
+                record = _note(item, close_run(run, call.excinfo.value))  # a wrapper outside ours raised
             if call.when == "call" and report.failed and record.status == "passed":
                 record = _note(item, run.finish(outcome="failed", reason=_why_pytest_failed(call)))
             if call.when == "call" and record.status == "failed" and record.verdict is not None and not isinstance(item, TaskItem):
@@ -189,6 +202,7 @@ class TrialProtocol:
                 report.longrepr = told(record, call.excinfo, text, Path(path), (line or 0) + 1)  # type: ignore[assignment]  # a TerminalRepr
             if _is_final(record) and item.config.pluginmanager.has_plugin("rerunfailures"):
                 item.add_marker(pytest.mark.flaky(condition=False), append=False)  # read after each try
+            _time(item, record, report)
             if call.when == _phase_of(item, record):
                 _properties(item, record)
                 report.user_properties = list(item.user_properties)
@@ -200,7 +214,24 @@ class TrialProtocol:
             report.codeprobe_warnings = json.dumps(new)  # type: ignore[attr-defined]
         return report
 
-    def _new_run(self, item: pytest.Item) -> TrialRun:
+    def _run_ahead(self, item: pytest.Item) -> TrialRun | None:
+        """What a thread has run already, once; else a slot is taken for what runs in this thread."""
+        if isinstance(item, TaskItem) and item.ahead:
+            item.ahead, item.ran_ahead = False, True
+            return item.run
+        if isinstance(item, TaskItem):
+            item.ran_ahead = False
+        if self.live.engine is not None and not self._has_slot:
+            self.live.engine.slots.take_first()
+            self._has_slot = True
+        return None
+
+    def _give_slot(self) -> None:
+        if self.live.engine is not None and self._has_slot:
+            self._has_slot = False
+            self.live.engine.slots.give()
+
+    def new_run(self, item: pytest.Item) -> TrialRun:
         """A new life of the trial; a rerun of pytest-rerunfailures uses the same item again and is a further attempt."""
         trial = _trial_of(item)
         assert trial is not None
@@ -208,8 +239,8 @@ class TrialProtocol:
         assert holder is not None
         earlier = holder.earlier
         seconds = deadline(item)
-        if seconds is not None and (said := ignored(item)) and said not in self.live.warnings:
-            self.live.warnings.append(said)
+        if seconds is not None and (said := ignored(item)):
+            self.live.warn(said)
         run = TrialRun(
             trial,
             self.live.context,
@@ -223,6 +254,11 @@ class TrialProtocol:
         if isinstance(holder, Marked):
             holder.phase = "setup"
         return run
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_codeprobe_make_sandbox(self, trial: Trial, context: Context) -> Sandbox:
+        """Of the driver that the trial asks for, where nobody else makes one."""
+        return sandboxes.choose(trial.sandbox.driver, context.registry, context).create(trial, context)
 
     # ---- ends of the process
     @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtestloop")
@@ -281,13 +317,20 @@ def _note(item: pytest.Item, record: TrialResult) -> TrialResult:
     return record
 
 
-def _close(run: TrialRun, error: BaseException) -> TrialResult:
+def close_run(run: TrialRun, error: BaseException) -> TrialResult:
     """What was raised in set-up, as a record. pytest's own outcomes are BaseExceptions."""
     if isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
         return run.finish(Skipped(one_line(str(error)) or "skipped"))
     if _ends_pytest(error):
         return run.finish(Stopped("interrupted"))
     return run.finish(error)
+
+
+def _time(item: pytest.Item, record: TrialResult, report: pytest.TestReport) -> None:
+    """Of a trial that ran ahead the set-up took as long as the trial, for --durations and JUnit."""
+    if report.when == "setup" and isinstance(item, TaskItem) and (item.ahead or item.ran_ahead):
+        report.duration = record.duration_seconds
+        report.start = report.stop - report.duration
 
 
 def _place_skip(item: pytest.Item, report: pytest.TestReport) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_codeprobe.options import BUILT, RunOptions, resolve
+from pytest_codeprobe.plugin.spread import BOTH, CHOICE, SPREAD, Spread
 from pytest_codeprobe.plugin.stdout import OUTPUT, Output
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class State:
         self.worker_id: str = getattr(config, "workerinput", {}).get("workerid", "main")
         self.xdist = not self.worker and getattr(config.option, "dist", "no") != "no"
         self.began = time.time()
+        self.spread = config.stash.get(SPREAD, Spread())
         if given is not None:
             self.options = RunOptions.from_json(given["options"])
             self.run_id, self.run_dir = str(given["run_id"]), Path(given["run_dir"])
@@ -43,6 +45,8 @@ class State:
             self.default_place = self.options.run_dir is None
             self.run_dir = self._place(config)
             self.named = frozenset(_named(config))
+        #: trials at once inside this process
+        self.jobs = (self.options.jobs or 1) if self.spread.jobs_hold and not self.worker else 1
         option = config.option
         self.no_start = bool(getattr(option, "setuponly", False) or getattr(option, "setupplan", False))
         # these collect, and nothing runs
@@ -104,6 +108,10 @@ class State:
 def _resolve(config: pytest.Config) -> RunOptions:
     command_line = {o.dest: getattr(config.option, o.dest, None) for o in BUILT}
     try:
+        if config.stash.get(SPREAD, Spread()).both:
+            from pytest_codeprobe.errors import CodeprobeError
+
+            raise CodeprobeError("USAGE_ERROR", BOTH, remediation=CHOICE)
         return resolve(command_line, os.environ, _ini(config), console=bool(getattr(config.option, "codeprobe_console", False)))
     except Exception as error:
         raise _usage_error(error) from error

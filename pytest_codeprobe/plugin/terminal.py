@@ -50,12 +50,14 @@ class Terminal:
         models = sorted({t.model for t in plan if t.model})
         drivers = sorted({t.driver for t in plan})
         workers = self.live.config.getoption("numprocesses", None) if self.live.state.xdist else None
+        spread = self.live.state.spread
         parts = [
             f"{len(plan)} trial{'s' * (len(plan) != 1)}",
             f"agent {', '.join(agents)}",
             *([f"model {', '.join(models)}"] if models else []),
             f"driver {', '.join(drivers)}",
             *([f"{workers} workers"] if workers else []),
+            *([f"{self.live.jobs} jobs{' (-n of addopts is set aside)' if spread.set_aside else ''}"] if self.live.jobs > 1 else []),
             f"run dir {self.live.shown_run_dir()}",
         ]
         yield "codeprobe: " + ", ".join(parts)

@@ -1,0 +1,282 @@
+"""--codeprobe-jobs: threads run whole trials, and pytest's own protocol runs here, in the main thread, in the order of completion."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import queue
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_codeprobe.model.result import TrialResult
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.plugin.ahead import Ahead, fixture_definitions
+from pytest_codeprobe.plugin.collect import TaskItem, Unmet
+from pytest_codeprobe.plugin.marked import MARKED
+from pytest_codeprobe.plugin.protocol import close_run
+from pytest_codeprobe.trial.engine import ThreadEngine
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.plugin.live import Live
+
+FIRST = "canary"  #: tasks of this tag go before all others
+_LOOK = 0.25  #: seconds between two looks at what pytest or a signal wants while nothing ends
+
+
+class Jobs:
+    """Takes the place of pytest's loop where trials may run ahead of their items."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """None, so that pytest's own loop runs, where there is nothing to run ahead."""
+        option = session.config.option
+        if option.collectonly or (session.testsfailed and not option.continue_on_collection_errors):
+            return None
+        ahead, forced = self._sort(session.items)
+        if forced:
+            self.live.warn(_said(self.live.jobs, forced))
+        if not ahead:
+            return None
+        with self.live.interrupts.held():  # trials are in their stages all along: a signal sets shouldstop, seen in the loop
+            _Loop(self.live, session, ahead).run()
+        return True
+
+    def _sort(self, items: Sequence[pytest.Item]) -> tuple[list[TaskItem], dict[str, str]]:
+        """What runs ahead, in the order of the start, and why other trials don't: node id -> reason."""
+        rules = Ahead(self.live.config, self.live.state.options.ahead_fixtures)
+        ahead, forced = [], {}
+        for item in items:
+            if isinstance(item, TaskItem):
+                if any(item.iter_markers("skip")) or not self.live.may_start(item.trial):
+                    continue  # pytest skips it at once, in its own set-up
+                reason = rules.forced(item)
+                if reason is None:
+                    ahead.append(item)
+                    continue
+                forced[item.nodeid] = reason
+            elif item.stash.get(MARKED, None) is not None:
+                forced[item.nodeid] = "a Python test with a task"
+        return sorted(ahead, key=lambda item: FIRST not in item.trial.tags), forced
+
+
+def _said(jobs: int, forced: dict[str, str]) -> str:
+    counts = collections.Counter(forced.values())
+    many = len(counts) > 1
+    reasons = "; ".join(f"{reason} ({number})" if many else reason for reason, number in counts.most_common())
+    total = len(forced)
+    return f"{total} trial{'s' if total != 1 else ''} ran one at a time in spite of {jobs} jobs, because of: {reasons}"
+
+
+@dataclass
+class _Block:
+    """Items that the main thread runs one directly after the other, since they share fixtures of a module, class or package."""
+
+    place: int  #: so many trials that run ahead were collected before it
+    items: list[pytest.Item] = field(default_factory=list)
+
+
+class _Loop:
+    """One run of the items. Threads touch `_done` and what belongs to their own item."""
+
+    def __init__(self, live: Live, session: pytest.Session, ahead: Sequence[TaskItem]) -> None:
+        self._live, self._session = live, session
+        self._ahead = {item.trial.node_id: item for item in ahead}
+        self._blocks = collections.deque(_blocks(session.items, set(ahead)))
+        self._left = len(session.items)
+        self._started = 0  #: trials that run ahead and have begun
+        #: what a thread has to say: a trial has begun (None), or is over
+        self._done: queue.SimpleQueue[TaskItem | None] = queue.SimpleQueue()
+        self._stops_early = bool(session.config.getoption("maxfail"))
+        self._engine = live.engine = ThreadEngine(live.jobs, self._whole)
+
+    # ---- in a thread of the engine
+    def _whole(self, trial: Trial) -> TrialResult:
+        item = self._ahead[trial.node_id]
+        self._done.put(None)
+        assert self._live.protocol is not None
+        run = self._live.protocol.new_run(item)
+        item.ahead = True
+        result = run.whole()
+        if self._stops_early and result.status in ("failed", "error"):
+            item.holds = True
+            self._engine.slots.hold()  # until pytest has counted it: nothing may start after the last failure that is allowed
+        return result
+
+    # ---- in the main thread
+    def run(self) -> None:
+        """All items, until pytest wants to stop. Nothing runs on afterwards, whatever is raised."""
+        trials = [i for i in self._session.items if isinstance(i, TaskItem) or i.stash.get(MARKED, None) is not None]
+        before = set(self._session.items[: self._session.items.index(trials[0])])
+        while self._blocks and self._blocks[0].items[0] in before:
+            self._run_block(self._blocks.popleft())
+        live = self._live
+        live.build()
+        deleter = live.deleter = ThreadPoolExecutor(1, thread_name_prefix="codeprobe-delete")
+        try:
+            self._trials()
+        except BaseException as stop:
+            live.stop_trials("maxfail" if isinstance(stop, pytest.Session.Failed) else "interrupt")
+            raise
+        finally:
+            self._engine.close()
+            self._tell_rest()
+            live.deleter = None
+            deleter.shutdown()
+
+    def _trials(self) -> None:
+        waiting = len(self._ahead)
+        for item in self._ahead.values():
+            self._engine.submit(item.trial).add_done_callback(self._over(item))
+        while waiting or self._blocks:
+            ready = bool(self._blocks) and self._blocks[0].place <= self._started
+            try:
+                done = self._done.get(block=not ready, timeout=_LOOK)
+            except queue.Empty:
+                if ready:
+                    self._run_block(self._blocks.popleft())
+                else:
+                    self._look()
+                continue
+            if done is None:
+                self._started += 1
+            else:
+                waiting -= 1
+                self._protocol(done, None)
+
+    def _over(self, item: TaskItem) -> _Callback:
+        return _Callback(self._done, item)
+
+    def _run_block(self, block: _Block) -> None:
+        for item, following in itertools.pairwise([*block.items, None]):
+            assert item is not None
+            self._protocol(item, following)
+
+    def _protocol(self, item: pytest.Item, following: pytest.Item | None) -> None:
+        self._left -= 1
+        # pytest only asks the next item for its chain: the session keeps session fixtures and lets the rest be torn down
+        following = following or (self._session if self._left else None)  # type: ignore[assignment]
+        try:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        finally:
+            if isinstance(item, TaskItem) and item.holds and not (self._session.shouldfail or self._session.shouldstop):
+                item.holds = False
+                self._engine.slots.go_on()
+        self._look()
+
+    def _look(self) -> None:
+        """As pytest's own loop does after each item."""
+        if self._session.shouldfail:
+            raise self._session.Failed(self._session.shouldfail)
+        if self._session.shouldstop:
+            raise self._session.Interrupted(self._session.shouldstop)
+
+    def _tell_rest(self) -> None:
+        """Trials that had started when pytest was told to stop: what they cost is paid, so pytest reports what became of them."""
+        while True:
+            try:
+                item = self._done.get_nowait()
+            except queue.Empty:
+                return
+            if item is not None and item.run is not None:
+                _report(self._live, item)
+
+
+class _Callback:
+    """Says that a trial is over; not of one that was never begun."""
+
+    def __init__(self, done: queue.SimpleQueue[TaskItem | None], item: TaskItem) -> None:
+        self._done, self._item = done, item
+
+    def __call__(self, future: Future[TrialResult]) -> None:
+        if not future.cancelled():
+            self._done.put(self._item)
+
+
+def _report(live: Live, item: TaskItem) -> None:
+    """Log the reports of a trial that is over, without any fixture: pytest is at its end, and none may be set up again."""
+    assert live.protocol is not None
+    protocol, hook = live.protocol, item.ihook
+
+    def setup() -> None:
+        assert item.run is not None
+        try:
+            record = item.run.whole()  # it answers what it has answered
+        except BaseException as error:  # noqa: BLE001  # a skip or sys.exit() of a criterion of the user's
+            record = close_run(item.run, error)
+        protocol.conclude(item, record)
+
+    def call() -> None:
+        if item.record is not None and item.record.status == "failed":
+            if item.trial.xfail is not None:
+                pytest.xfail(item.trial.xfail)
+            raise Unmet
+
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for when, phase in (("setup", setup), ("call", call), ("teardown", lambda: protocol.delete(item))):
+        info: pytest.CallInfo[None] = pytest.CallInfo.from_call(phase, when=when)  # type: ignore[arg-type]  # one of three words
+        report = hook.pytest_runtest_makereport(item=item, call=info)
+        hook.pytest_runtest_logreport(report=report)
+        if when == "setup" and not report.passed:
+            protocol.delete(item)
+            break
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+# ---- which items of the main thread stay together
+
+
+def _blocks(items: Sequence[pytest.Item], ahead: set[TaskItem]) -> Iterator[_Block]:
+    """The items that don't run ahead, in their order.
+
+    Where a report of another trial comes between two items, fixtures of their module, class and package are torn down: so two
+    items that share one must be neighbours.
+    """
+    place, main = 0, list[tuple[int, pytest.Item]]()
+    for item in items:
+        if item in ahead:
+            place += 1
+        else:
+            main.append((place, item))
+    together = _held([item for _, item in main])
+    block: _Block | None = None
+    for number, (place, item) in enumerate(main):
+        if block is None:
+            block = _Block(place)
+        block.items.append(item)
+        if not together[number]:
+            yield block
+            block = None
+
+
+def _held(items: Sequence[pytest.Item]) -> list[bool]:
+    """For each item whether something that it, or one before it, has set up is used by one after it, and must be kept."""
+    first, last = dict[object, int](), dict[object, int]()
+    for number, item in enumerate(items):
+        for key in _shared(item):
+            first.setdefault(key, number)
+            last[key] = number
+    steps = [0] * (len(items) + 1)
+    for key, number in first.items():
+        steps[number] += 1
+        steps[last[key]] -= 1
+    return [held > 0 for held in itertools.accumulate(steps[:-1])]
+
+
+def _shared(item: pytest.Item) -> Iterable[object]:
+    """What the item may have in common with its neighbours: fixtures of a scope between function and session, and where they live."""
+    for definitions in fixture_definitions(item).values():
+        for definition in definitions:
+            if definition.scope == "class":
+                yield definition, item.getparent(pytest.Class) or item.getparent(pytest.Module)
+            elif definition.scope == "module":
+                yield definition, item.getparent(pytest.Module)
+            elif definition.scope == "package":
+                yield definition, None
+    yield from (node for node in item.listchain() if isinstance(node, pytest.Package))  # it may have a setup_module() of its own
