@@ -18,7 +18,7 @@ from pytest_codeprobe.tasks import sentences
 from pytest_codeprobe.tasks.availability import KNOWN_AGENTS, KNOWN_CRITERIA
 from pytest_codeprobe.tasks.checks import check_task
 from pytest_codeprobe.tasks.discovery import SIGNS
-from pytest_codeprobe.tasks.layers import copied, lookup
+from pytest_codeprobe.tasks.layers import copied
 from pytest_codeprobe.tasks.problems import FieldPath, Place, Problems, dotted, invalid, relative, shown
 from pytest_codeprobe.tasks.resolve import Resolver
 from pytest_codeprobe.tasks.settings import LoadSettings

@@ -7,8 +7,10 @@ written for other tools use them, and explicit keys win as there.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import yaml
 
 from pytest_codeprobe.model.base import SourcedFloat, SourcedInt
+from pytest_codeprobe.tasks.compose import compose
 from pytest_codeprobe.tasks.problems import FieldPath, Place, invalid, relative
 
 MAX_BYTES = 5_000_000  #: of a file
@@ -32,6 +35,7 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+_NUMERIC = frozenset("0123456789+-.")  #: what a number begins with
 _MAX_DIGITS = 4000  #: of an integer; Python itself refuses to read more than 4300
 _CORE = "tag:yaml.org,2002:"
 
@@ -44,9 +48,13 @@ class Document:
     values: dict[FieldPath, Place] = field(default_factory=dict)
     keys: dict[FieldPath, Place] = field(default_factory=dict)
     moved: dict[FieldPath, FieldPath] = field(default_factory=dict)  #: what a merge key brought -> where it stands
+    complete: Callable[[], Document] | None = None  #: the same document with all places; None: they are known already
 
     def place(self, path: FieldPath, *, key: bool = False) -> Place:
         """Where the value (or its key) stands; of what is not in the document, the nearest thing around it."""
+        if self.complete is not None and (key or path not in self.values):
+            whole = self.complete()
+            self.values, self.keys, self.moved, self.complete = whole.values, whole.keys, whole.moved, None
         path = self._origin(path)
         if key and path in self.keys:
             return self.keys[path]
@@ -87,15 +95,31 @@ def load_documents(path: Path, *, rootdir: Path | None = None) -> list[Document]
 def parse(data: bytes, name: str) -> list[Document]:
     """The documents in `data`; `name` is what errors call the file."""
     try:
-        return list(_documents(_decode(data)))
+        text = _decode(data)
+        return _composed(text) or list(_documents(text))
     except _Fault as fault:
         raise invalid(name, fault.place, fault.message) from fault
+
+
+def _composed(text: str) -> list[Document]:
+    """The documents as far as a valid file needs them: where its parts stand is looked up when somebody asks. Empty: not this way."""
+    documents = []
+    for number, (value, (first, *entries)) in enumerate(compose(text, scalar, MAX_DEPTH) or ()):
+        values: dict[FieldPath, Place] = {(): _place(first), **{(n,): _place(mark) for n, mark in enumerate(entries)}}
+        documents.append(Document(value, values, complete=functools.partial(_nth, text, number)))
+    return documents
+
+
+def _nth(text: str, number: int) -> Document:
+    return next(itertools.islice(_documents(text), number, None))
 
 
 def scalar(text: str) -> Any:
     """What a plain (unquoted) scalar means in the core schema; a number keeps its source text."""
     if text in _WORDS:
         return _WORDS[text]
+    if text[0] not in _NUMERIC:
+        return text
     if _INT.fullmatch(text):
         if len(text) > _MAX_DIGITS:
             raise ValueError(f"a number of {len(text)} digits; put it in quotes if text is meant")
