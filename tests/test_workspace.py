@@ -26,8 +26,8 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.config import SandboxConfig
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.sandboxes import changes as changes_module
+from pytest_codeprobe.sandboxes import entries, trees
 from pytest_codeprobe.sandboxes import patch as patch_module
-from pytest_codeprobe.sandboxes import trees
 from pytest_codeprobe.sandboxes.patch import refused_by_git
 from pytest_codeprobe.sandboxes.patterns import Patterns
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore
@@ -265,7 +265,7 @@ def test_templates_can_be_dropped_while_a_lane_is_held(bench: Bench) -> None:
     """As the garbage collector does it, at any place."""
     store = TemplateStore(bench.folder / "other")
     tree = store.get(SandboxConfig()).tree
-    with trees.LANE:
+    with LANE:
         del store
     assert not tree.parent.exists()
 
@@ -391,8 +391,8 @@ def test_large_and_sparse_files_are_named_not_shown(bench: Bench) -> None:
 
 def test_the_list_is_bounded_and_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes_module, "MAX_CHANGES", 20)
-    monkeypatch.setattr(changes_module, "_IN_MEMORY", 500)  # the snapshot goes to its file
-    monkeypatch.setattr(changes_module, "_CHUNK", 100)
+    monkeypatch.setattr(entries, "_IN_MEMORY", 500)  # the snapshot goes to its file
+    monkeypatch.setattr(entries, "_CHUNK", 100)
     space, folder = bench.ready({b"%03d" % number: ("file", b"1", False) for number in range(100)})
     assert listed(space) == {}
     for number in range(0, 100, 3):
@@ -543,7 +543,8 @@ def test_names_that_git_takes_for_its_own(path: bytes, refused: bool) -> None:
 
 
 def test_missing_git_is_said_before_the_agent_is_paid(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(bench.folder))
+    monkeypatch.setattr(patch_module, "PATH", str(bench.folder))
+    patch_module.find_git.cache_clear()
     error = refusal(bench.ready)
     assert "git is not on PATH" in error.message
     assert "Install git" in error.remediation

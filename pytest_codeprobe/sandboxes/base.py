@@ -22,7 +22,7 @@ from pytest_codeprobe.sandboxes.trees import failed, open_regular, remove_tree
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
 
 _PATIENCE = 60.0  # seconds beyond its limits that a short command's keeper gets to say that all is over
-_PARTS = ("workspace", "home", "tmp", "logs", "grade")
+_PARTS = ("workspace", "home", "tmp", "logs")
 
 
 def scratch_of(context: Context) -> Path:
@@ -31,7 +31,7 @@ def scratch_of(context: Context) -> Path:
 
 
 class BaseSandbox:
-    """One attempt's private folder: `workspace`, `home`, `tmp`, `logs` and `grade`.
+    """One attempt's private folder: `workspace`, `home`, `tmp` and `logs`; `grade` once a grader needs a place.
 
     A driver's own class says how commands are wrapped (`command_line`, `inside`, `rlimits`) and may lay the workspace out in
     another way (`make_workspace`).
@@ -43,6 +43,7 @@ class BaseSandbox:
         self.trial, self.context = trial, context
         self._templates = templates
         self._root: Path | None = None
+        self._parts: dict[str, Path] = {}
         self._template: Path | None = None
         self._space: Workspace | None = None
         self._numbers = itertools.count(1)
@@ -54,25 +55,31 @@ class BaseSandbox:
             raise CodeprobeError("SANDBOX_FAILED", "the sandbox is not prepared")
         return self._root
 
+    def _part(self, name: str) -> Path:
+        try:
+            return self._parts[name]
+        except KeyError:
+            return self.root / name
+
     @property
     def workspace(self) -> Path:
         """The folder the agent works in."""
-        return self.root / "workspace"
+        return self._part("workspace")
 
     @property
     def home(self) -> Path:
         """HOME of the session."""
-        return self.root / "home"
+        return self._part("home")
 
     @property
     def tmp(self) -> Path:
         """TMPDIR of the session."""
-        return self.root / "tmp"
+        return self._part("tmp")
 
     @property
     def logs(self) -> Path:
         """Raw logs; the agent has no business here."""
-        return self.root / "logs"
+        return self._part("logs")
 
     @property
     def template(self) -> Path:
@@ -108,9 +115,10 @@ class BaseSandbox:
             raise CodeprobeError("SANDBOX_FAILED", "the sandbox is prepared already")
         parent = scratch_of(self.context)
         try:
-            self._root = new_folder(parent)
-            for part in _PARTS:
-                (self._root / part).mkdir(0o700)
+            self._root = root = new_folder(parent)
+            self._parts = {part: root / part for part in _PARTS}
+            for path in self._parts.values():
+                path.mkdir(0o700)
         except OSError as error:
             self.delete()
             raise failed("no private folder could be made in", error, parent) from error
@@ -225,6 +233,7 @@ class BaseSandbox:
         left = remove_tree(self._root)
         if not left:
             self._root = self._space = None
+            self._parts = {}
         return left
 
 

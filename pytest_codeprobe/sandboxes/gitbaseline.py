@@ -18,7 +18,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO
 
-from pytest_codeprobe.sandboxes.changes import Entry, scan
+from pytest_codeprobe.sandboxes.entries import Entry, scan
 from pytest_codeprobe.sandboxes.patch import refused_by_git
 from pytest_codeprobe.sandboxes.trees import open_regular
 
@@ -167,7 +167,7 @@ def write_repository(tree: Path) -> None:
     """
     top = os.fsencode(tree)
     git = tree / ".git"
-    for folder in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info"):
+    for folder in ("objects/pack", "refs/heads", "info"):  # few: every trial has them made and removed
         (git / folder).mkdir(parents=True)
     excluded: list[bytes] = []
     index: list[tuple[bytes, bytes]] = []
@@ -205,8 +205,8 @@ def _write_files(git: Path, commit: bytes, excluded: list[bytes]) -> None:
     (git / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")
     (git / "config").write_text(_CONFIG, encoding="ascii")
     (git / "packed-refs").write_bytes(b"# pack-refs with: peeled fully-peeled sorted \n%s refs/heads/main\n" % commit.hex().encode())
-    lines = b"".join(b"/" + _escaped(path) + b"\n" for path in excluded if b"\n" not in path)
-    (git / "info" / "exclude").write_bytes(lines)
+    if lines := b"".join(b"/" + _escaped(path) + b"\n" for path in excluded if b"\n" not in path):
+        (git / "info" / "exclude").write_bytes(lines)
 
 
 def _escaped(path: bytes) -> bytes:

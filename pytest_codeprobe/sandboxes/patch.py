@@ -9,6 +9,7 @@ files are copied to two private folders and compared there.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import re
@@ -21,9 +22,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.sandboxes.changes import MAX_COMPARED, Baseline, Difference, Entry, copy_any, large_note
+from pytest_codeprobe.sandboxes.changes import MAX_COMPARED, Baseline, copy_any, large_note
+from pytest_codeprobe.sandboxes.entries import Difference, Entry
+from pytest_codeprobe.sandboxes.lane import CONTENTS, FEW
 from pytest_codeprobe.sandboxes.textpatch import small_patch
-from pytest_codeprobe.sandboxes.trees import LANE, failed, make_folders, remove_tree
+from pytest_codeprobe.sandboxes.trees import PATH, failed, make_folders, remove_tree
 
 MAX_PATCH_BYTES = 200_000_000  #: of all files in one patch, before and after together
 _TIMEOUT = 600.0  # seconds for git
@@ -40,9 +43,10 @@ def _is_git(part: bytes) -> bool:
     return part.lower().partition(b":")[0].rstrip(b" .") in (b".git", b"git~1")
 
 
+@functools.cache
 def find_git() -> str:
     """The git program; SANDBOX_FAILED where there is none."""
-    program = shutil.which("git")
+    program = shutil.which("git", path=PATH)
     if program is None:
         raise CodeprobeError(
             "SANDBOX_FAILED",
@@ -131,17 +135,17 @@ def write_patch(
     folder = ""
     part = target.with_name(target.name + ".part")
     try:
-        with LANE:
-            small = small_patch(differences, baseline, os.fsencode(workspace)) if _is_plain(differences, max_file_bytes) else None
+        small = small_patch(differences, baseline, os.fsencode(workspace)) if _is_plain(differences, max_file_bytes) else None
         if small is not None:
             part.write_bytes(small)
             part.replace(target)
             return
         folder = tempfile.mkdtemp(prefix="diff-", dir=scratch)
-        with LANE:
-            pair = _Pair(folder, baseline, os.fsencode(workspace), min(max_file_bytes, MAX_COMPARED))
-            for difference in differences:
-                pair.add(difference)
+        pair = _Pair(folder, baseline, os.fsencode(workspace), min(max_file_bytes, MAX_COMPARED))
+        for start in range(0, len(differences), FEW):
+            with CONTENTS:
+                for difference in differences[start : start + FEW]:
+                    pair.add(difference)
         with part.open("wb") as out:
             out.writelines(note.encode("ascii") for note in pair.notes)
             out.writelines(_git_diff(folder, pair))
@@ -161,7 +165,7 @@ def _is_plain(differences: Sequence[Difference], max_file_bytes: int) -> bool:
 
 def _git_diff(folder: str, pair: _Pair) -> Iterator[bytes]:
     environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
+        "PATH": PATH,
         "LC_ALL": "C",
         "HOME": folder,
         "XDG_CONFIG_HOME": folder,

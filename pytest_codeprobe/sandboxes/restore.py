@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.sandboxes.changes import Baseline, Entry, copy_any
-from pytest_codeprobe.sandboxes.trees import LANE, failed, is_folder, remove_tree
+from pytest_codeprobe.sandboxes.changes import Baseline, copy_any
+from pytest_codeprobe.sandboxes.entries import Entry
+from pytest_codeprobe.sandboxes.trees import failed, is_folder, remove_tree
 
 
 def restore(baseline: Baseline, workspace: Path, paths: Sequence[str]) -> None:
@@ -18,8 +19,7 @@ def restore(baseline: Baseline, workspace: Path, paths: Sequence[str]) -> None:
     No link on the way is followed: where a folder is needed it is replaced by one. SANDBOX_FAILED if a path can't be put back.
     """
     wanted = [_inside(path) for path in paths]
-    with LANE:
-        known = baseline.find({os.fsencode(path) for path in wanted})
+    known = baseline.find({os.fsencode(path) for path in wanted})
     folders: set[str] = set()
     for path in wanted:  # first what is to go: it may lie where something else is to come back
         if os.fsencode(path) not in known and _lies_in_folders(str(workspace), str(path), folders):

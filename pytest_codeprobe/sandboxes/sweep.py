@@ -4,6 +4,8 @@ Folders are called `codeprobe-<pid>-<start time>-<random>` and hold a mark that 
 only if name, mark and user fit and its owner is certainly gone; in doubt it stays.
 """
 
+# ruff: noqa: PTH102
+# (made for every trial: plain calls)
 from __future__ import annotations
 
 import contextlib
@@ -42,15 +44,26 @@ def start_time(pid: int) -> int | None:
 
 def new_folder(parent: Path) -> Path:
     """A new private folder (mode 0700) of this process below `parent`, with its mark. OSError if it can't be made."""
-    pid = os.getpid()
+    name, mark = _own(os.getpid())
+    folder = f"{parent}/{name}-{secrets.token_hex(6)}"
+    try:
+        os.mkdir(folder, 0o700)
+    except FileNotFoundError:
+        parent.mkdir(parents=True, exist_ok=True)
+        os.mkdir(folder, 0o700)
+    fd = os.open(f"{folder}/{MARK}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, mark)
+    finally:
+        os.close(fd)
+    return Path(folder)
+
+
+@functools.cache
+def _own(pid: int) -> tuple[str, bytes]:
+    """How the folders of this process begin, and their mark."""
     started = start_time(pid) or 0
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = parent / f"codeprobe-{pid}-{started}-{secrets.token_hex(6)}"
-    folder.mkdir(0o700)
-    fd = os.open(folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="ascii") as mark:
-        json.dump({"pid": pid, "start": started, **_machine()}, mark)
-    return folder
+    return f"codeprobe-{pid}-{started}", json.dumps({"pid": pid, "start": started, **_machine()}).encode("ascii")
 
 
 def sweep(root: Path) -> list[str]:
@@ -68,7 +81,7 @@ def sweep(root: Path) -> list[str]:
         folder = root / name
         if not _is_abandoned(folder):
             continue
-        claimed = root / f"codeprobe-{os.getpid()}-{start_time(os.getpid()) or 0}-{secrets.token_hex(6)}"
+        claimed = root / f"{_own(os.getpid())[0]}-{secrets.token_hex(6)}"
         try:
             folder.rename(claimed)  # of two sweeps one gets it; if we die on the way, the next one takes it from us
         except OSError:

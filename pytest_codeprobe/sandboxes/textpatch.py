@@ -10,7 +10,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from pytest_codeprobe.sandboxes.changes import Baseline, Difference, Entry, read_any
+from pytest_codeprobe.sandboxes.changes import Baseline, read_any
+from pytest_codeprobe.sandboxes.entries import Difference, Entry
 
 MAX_FILES = 40
 MAX_BYTES = 60_000  #: of one file

@@ -1,36 +1,37 @@
-"""Copy, keep and delete whole folders, cheaply and without following a link.
+"""Copy and delete whole folders, cheaply and without following a link.
 
 Python loops over a tree from many threads hold each other up, so they take one lane; what is large goes to `cp` and `rm`, as many
 at a time as there are processors.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH114, PTH115, PTH120, PTH211
+# ruff: noqa: PTH101, PTH102, PTH106, PTH108, PTH112, PTH114, PTH115, PTH120, PTH211
 # (hot loops over names that need not be text: plain calls, no Path objects)
 from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import os
-import shutil
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import AnyStr, Literal
+from typing import AnyStr
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.sandboxes.patterns import Patterns
+from pytest_codeprobe.sandboxes.lane import LANE
 
 SMALL_FILES = 64  #: files and folders; a tree up to this size is copied in Python: below the cost of a process
 SMALL_BYTES = 4 << 20
 _TOOL_TIMEOUT = 1800.0  # seconds for one cp or rm; only a dead disk takes as long
 _CHUNK = 1 << 24
 _SHOWN = 20  # paths that could not be removed
+_FEW_LEVELS = 32  # of a tree that is removed in Python; a deeper one is left to `rm`
 
-#: one Python loop over a tree at a time
-LANE = threading.Lock()
+#: where the system's tools are, as of the start: ordinary tests may change the environment while trials run beside them
+PATH = os.environ.get("PATH", os.defpath)
 _TOOLS = threading.BoundedSemaphore(max(1, os.cpu_count() or 1))
 
 
@@ -69,14 +70,16 @@ def open_regular(path: str | bytes) -> int:
 
 def copy_file(source: str | bytes, target: str | bytes) -> None:
     """A new regular file `target` with content, mode and times of `source`; blocks are shared where the file system can."""
-    reader = open_regular(source)
+    reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         info = os.fstat(reader)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", source)
         mode = stat.S_IMODE(info.st_mode) & 0o777
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode | 0o200)
         try:
             if info.st_size:
-                _transfer(reader, writer)
+                _transfer(reader, writer, info.st_size)
         except OSError as error:
             error.filename = error.filename or os.fsdecode(target)
             raise
@@ -89,18 +92,19 @@ def copy_file(source: str | bytes, target: str | bytes) -> None:
         os.close(reader)
 
 
-def _transfer(reader: int, writer: int) -> None:
+def _transfer(reader: int, writer: int, size: int) -> None:
     if sys.platform == "linux":
         try:
-            while os.copy_file_range(reader, writer, _CHUNK):
-                pass
+            while size > 0 and (done := os.copy_file_range(reader, writer, min(size, _CHUNK))):
+                size -= done
             return
         except OSError as error:  # other file systems, old kernels: the plain way, from where it stopped
             if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
                 raise
-    with open(reader, "rb", closefd=False) as source, open(writer, "wb", closefd=False) as target:
-        source.seek(os.lseek(reader, 0, os.SEEK_CUR))
-        shutil.copyfileobj(source, target, 1 << 20)
+    while data := os.read(reader, 1 << 20):
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(writer, rest) :]
 
 
 def copy_link(source: AnyStr, target: AnyStr) -> None:
@@ -117,13 +121,10 @@ def copy_tree(source: str, target: str, *, small: bool) -> None:
     OSError if it can't be done. `small`: no more than SMALL_FILES and SMALL_BYTES.
     """
     if small:
-        try:
-            with LANE:
-                _copy_level(source, target)
-            return
-        except PermissionError:
-            pass  # `cp` goes on behind what it may not read, and then complains
-    _tool([*_cp(), "--", f"{source}/.", target])
+        with LANE:
+            _copy_level(source, target)
+    else:
+        _tool([*_cp(), "--", f"{source}/.", target])
 
 
 def _copy_level(source: str, target: str) -> None:
@@ -135,11 +136,16 @@ def _copy_level(source: str, target: str) -> None:
             elif entry.is_dir(follow_symlinks=False):
                 os.mkdir(there, 0o700)
                 _copy_level(entry.path, there)
-                info = entry.stat(follow_symlinks=False)
-                os.chmod(there, stat.S_IMODE(info.st_mode) & 0o777)
-                os.utime(there, ns=(info.st_atime_ns, info.st_mtime_ns))
+                finish_folder(there, entry)
             else:
                 copy_file(entry.path, there)
+
+
+def finish_folder(target: AnyStr, source: os.DirEntry[AnyStr]) -> None:
+    """Mode and times of a copied folder, once nothing is written into it any more."""
+    info = source.stat(follow_symlinks=False)
+    os.chmod(target, stat.S_IMODE(info.st_mode) & 0o777)
+    os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
 
 
 @functools.cache
@@ -150,7 +156,7 @@ def _cp() -> tuple[str, ...]:
 
 
 def _environment() -> dict[str, str]:
-    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+    return {"PATH": PATH, "LC_ALL": "C"}
 
 
 def _tool(argv: Sequence[str], *, stdin: bytes = b"", cwd: str | None = None) -> None:
@@ -160,7 +166,7 @@ def _tool(argv: Sequence[str], *, stdin: bytes = b"", cwd: str | None = None) ->
             done = subprocess.run(
                 [os.fsencode(part) for part in argv],
                 input=stdin,
-                cwd=cwd,
+                cwd=cwd or "/",  # ours may be changed, or gone
                 env=_environment(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -209,167 +215,72 @@ def make_folders(path: bytes) -> None:
         os.mkdir(folder)
 
 
-class _Selection:
-    """What of a tree is to be left out, and the shortest list of what remains."""
-
-    def __init__(self, top: bytes, ignore: Patterns) -> None:
-        self._top, self._ignore = top, ignore
-        self.left_out: list[bytes] = []
-        self._split: set[bytes] = set()  # folders that are not copied as a whole
-        self.entries = self.bytes = 0
-        for path, entry in _walk(top, self._skip):
-            self.entries += 1
-            if not entry.is_dir(follow_symlinks=False):
-                self.bytes += _size(entry)
-                if not (entry.is_file(follow_symlinks=False) or entry.is_symlink()):
-                    self._leave_out(path)
-
-    @property
-    def small(self) -> bool:
-        return self.entries <= SMALL_FILES and self.bytes <= SMALL_BYTES
-
-    def _skip(self, path: bytes, entry: os.DirEntry[bytes]) -> bool:
-        if self._ignore and self._ignore.match(os.fsdecode(path), folder=entry.is_dir(follow_symlinks=False)):
-            self._leave_out(path)
-            return True
-        return False
-
-    def _leave_out(self, path: bytes) -> None:
-        self.left_out.append(path)
-        while path:
-            path = path.rpartition(b"/")[0]
-            self._split.add(path)
-
-    def remaining(self) -> list[bytes]:
-        """Paths that, copied as a whole, are the tree without what is left out."""
-        parts, gone = [], set(self.left_out)
-        for folder in sorted(self._split):
-            with os.scandir(self._top + b"/" + folder if folder else self._top) as entries:
-                for entry in entries:
-                    path = folder + b"/" + entry.name if folder else entry.name
-                    if path not in gone and path not in self._split:
-                        parts.append(path)
-        return parts
-
-    def make_split_folders(self, target: bytes) -> None:
-        for folder in sorted(self._split - {b""}):
-            make_folders(target + b"/" + folder)
-
-
-def _size(entry: os.DirEntry[bytes]) -> int:
-    try:
-        return entry.stat(follow_symlinks=False).st_size
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        return SMALL_BYTES + 1  # left to cp, which will complain
-
-
-def _walk(top: bytes, skip: Callable[[bytes, os.DirEntry[bytes]], bool]) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
-    todo = [b""]
-    while todo:
-        folder = todo.pop()
-        try:
-            with os.scandir(top + b"/" + folder if folder else top) as entries:
-                found = list(entries)
-        except OSError as error:
-            if folder and error.errno in (errno.EACCES, errno.ENAMETOOLONG):
-                continue  # cp will complain about it too, and the copy be called partial
-            raise
-        for entry in found:
-            path = folder + b"/" + entry.name if folder else entry.name
-            if skip(path, entry):
-                continue
-            yield path, entry
-            if entry.is_dir(follow_symlinks=False):
-                todo.append(path)
-
-
-def keep_tree(source: Path, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
-    """Copy a tree to `target`, which does not exist yet, without what `ignore` matches and without devices, FIFOs and sockets.
-
-    `partial`: something was left out. CodeprobeError SANDBOX_FAILED for a full disk or a target that can't be made.
-    """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.mkdir()
-        if not is_folder(source):
-            return "partial"  # the session removed it or put something else there
-        target.chmod(0o700 | stat.S_IMODE(source.stat().st_mode) & 0o777)
-        with LANE:
-            selection = _Selection(os.fsencode(source), Patterns(ignore))
-        if not selection.left_out:
-            copy_tree(str(source), str(target), small=selection.small)
-            return "whole"
-        selection.make_split_folders(os.fsencode(target))
-        copy_paths(str(source), str(target), selection.remaining())
-    except OSError as error:
-        if error.errno == errno.EIO and target.is_dir():
-            return "partial"  # cp has copied what it could read
-        raise failed("the workspace could not be kept in", error, target) from error
-    return "partial"
-
-
-def move_tree(source: Path, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
-    """As keep_tree(), by rename where it can be; `source` is gone afterwards."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not is_folder(source):
-            kept = keep_tree(source, target, ignore)
-            remove_tree(source)  # a link in its place, say
-            return kept
-        with LANE:
-            selection = _Selection(os.fsencode(source), Patterns(ignore))
-        source.rename(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise failed("the workspace could not be moved to", error, target) from error
-        kept = keep_tree(source, target, ignore)
-        remove_tree(source)
-        return kept
-    for path in selection.left_out:
-        remove_tree(target / os.fsdecode(path))
-    return "partial" if selection.left_out else "whole"
-
-
 def remove_tree(path: Path) -> list[str]:
     """Remove a folder or file with all in it, links as links. The paths that could not be removed, at most 20; idempotent."""
-    if not os.path.lexists(path):
+    top = str(path)
+    try:
+        mode = os.lstat(top).st_mode
+    except OSError:
         return []
-    if not is_folder(path):
+    if not stat.S_ISDIR(mode):
         try:
-            os.unlink(path)
+            os.unlink(top)
         except OSError:
-            return [str(path)]
+            return [top]
         return []
     with LANE:
-        if _has_few_files(str(path)):
-            shutil.rmtree(path, ignore_errors=True)
-    if os.path.lexists(path):
-        for argv in (["rm", "-rf", "--", str(path)], ["chmod", "-R", "u+rwx", "--", str(path)], ["rm", "-rf", "--", str(path)]):
-            try:
-                _tool(argv)
-            except OSError:
-                continue  # what is left is looked up below
-            if not os.path.lexists(path):
-                break
-    return _left(str(path))
-
-
-def _has_few_files(top: str) -> bool:
-    count, todo = 0, [top]
-    while todo:
+        if _removed(top):
+            return []
+    for argv in (["rm", "-rf", "--", top], ["chmod", "-R", "u+rwx", "--", top], ["rm", "-rf", "--", top]):
         try:
-            with os.scandir(todo.pop()) as entries:
-                for entry in entries:
-                    count += 1
-                    if count > 2 * SMALL_FILES:
-                        return False
-                    if entry.is_dir(follow_symlinks=False):
-                        todo.append(entry.path)
+            _tool(argv)
         except OSError:
-            return False
+            continue  # what is left is looked up below
+        if not os.path.lexists(top):
+            break
+    return _left(top)
+
+
+def _removed(top: str) -> bool:
+    """Remove a folder with few entries; False where there are more, or some can't be removed. No link on the way is ever followed."""
+    try:
+        folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if _emptied(folder, 2 * SMALL_FILES, _FEW_LEVELS) < 0:
+                return False
+        finally:
+            os.close(folder)
+        os.rmdir(top)
+    except OSError:
+        return False
     return True
+
+
+def _emptied(folder: int, budget: int, levels: int) -> int:
+    """Remove all in an open folder. How many more entries may be removed; -1 where that is not all. OSError if one can't be."""
+    with os.scandir(folder) as entries:
+        found = [(entry.is_dir(follow_symlinks=False), entry.name) for entry in itertools.islice(entries, budget + 1)]
+    budget -= len(found)
+    if budget < 0 or levels < 0:
+        return -1
+    for is_dir, name in sorted(found, reverse=True):  # files last: the mark of a private folder says whose it is until it is empty
+        if not is_dir:
+            os.unlink(name, dir_fd=folder)
+            continue
+        try:
+            os.rmdir(name, dir_fd=folder)  # most folders in a private one are empty
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                budget = _emptied(below, budget, levels - 1)
+            finally:
+                os.close(below)
+            if budget < 0:
+                return -1
+            os.rmdir(name, dir_fd=folder)
+    return budget
 
 
 def _left(top: str) -> list[str]:

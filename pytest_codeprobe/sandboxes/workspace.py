@@ -1,6 +1,6 @@
 """Workspaces: made once per run from a task's sources, then laid out for each attempt by the cheapest way the file system has."""
 
-# ruff: noqa: PTH114, PTH115, PTH117, PTH118, PTH120
+# ruff: noqa: PTH102, PTH114, PTH115, PTH117, PTH118, PTH120
 # (names need not be text, links are looked at and not followed: plain calls where Path would do more)
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from typing import Literal, Protocol
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.config import SandboxConfig, StarterFile, TemplateSource
 from pytest_codeprobe.model.sandbox import Change
-from pytest_codeprobe.sandboxes.changes import Baseline, Difference, Records, scan
+from pytest_codeprobe.sandboxes.changes import Baseline
+from pytest_codeprobe.sandboxes.entries import Difference, Records, scan
 from pytest_codeprobe.sandboxes.gitbaseline import write_repository
+from pytest_codeprobe.sandboxes.keeping import keep_tree, move_tree
 from pytest_codeprobe.sandboxes.patch import find_git, write_patch
 from pytest_codeprobe.sandboxes.patterns import Patterns
 from pytest_codeprobe.sandboxes.restore import restore
@@ -31,8 +33,6 @@ from pytest_codeprobe.sandboxes.trees import (
     copy_link,
     copy_tree,
     failed,
-    keep_tree,
-    move_tree,
     remove_tree,
 )
 
@@ -307,11 +307,8 @@ class CopiedWorkspace:
         """Copy the template into the empty folder."""
         try:
             copy_tree(str(self._template.tree), str(self._folder), small=self._template.small)
-            self._private.mkdir(0o700, exist_ok=True)
-            clock = self._private / "laid"
-            clock.touch()
-            self._since = clock.stat().st_ctime_ns
-            clock.unlink()
+            os.mkdir(self._private, 0o700)
+            self._since = os.lstat(self._private).st_ctime_ns  # nothing that was laid out is newer
         except OSError as error:
             raise failed("the workspace could not be laid out in", error, error.filename or self._folder) from error
 

@@ -12,7 +12,8 @@ from pytest_codeprobe.model.result import TrialResult, result_text
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.sandboxes.trees import move_tree, remove_tree
+from pytest_codeprobe.sandboxes.keeping import move_tree
+from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.text import MIN_SECRET, Redactor, write_whole
 from pytest_codeprobe.trial.environment import short_secrets, trial_secrets
 from pytest_codeprobe.trial.preserve import copy_log, preserve_mode, scrub_tree
