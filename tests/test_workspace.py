@@ -28,6 +28,7 @@ from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.sandboxes import changes as changes_module
 from pytest_codeprobe.sandboxes import entries, trees
 from pytest_codeprobe.sandboxes import patch as patch_module
+from pytest_codeprobe.sandboxes.lane import LANE
 from pytest_codeprobe.sandboxes.patch import refused_by_git
 from pytest_codeprobe.sandboxes.patterns import Patterns
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore
