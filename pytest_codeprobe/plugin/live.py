@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_codeprobe import __version__, agents, criteria, sandboxes
-from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.clock import SystemClock
 from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.model.sandbox import Sandbox
@@ -278,7 +278,14 @@ class Live:
         """What the hook answers, which conftest.py files above the task file can implement. From any thread."""
         session = self.interrupts.session
         hook = session.gethookproxy(Path(trial.task_file)) if session is not None else self.config.hook
-        sandbox = hook.pytest_codeprobe_make_sandbox(config=self.config, trial=trial, context=context)
+        try:
+            sandbox = hook.pytest_codeprobe_make_sandbox(config=self.config, trial=trial, context=context)
+        except (CodeprobeError, Stopped, Skipped):
+            raise
+        except Exception as error:  # of anybody's code
+            _log.exception("%s: pytest_codeprobe_make_sandbox", trial.node_id)
+            what = f"pytest_codeprobe_make_sandbox: {type(error).__name__}: {error}"
+            raise CodeprobeError("SANDBOX_FAILED", what, remediation="Correct the hook in the project's conftest.py or plugin.") from error
         if not callable(getattr(sandbox, "prepare", None)):
             raise CodeprobeError("SANDBOX_FAILED", f"pytest_codeprobe_make_sandbox answered {type(sandbox).__name__}, which is no sandbox")
         made: Sandbox = sandbox

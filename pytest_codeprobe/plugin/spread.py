@@ -44,8 +44,6 @@ def settle(config: pytest.Config) -> Spread:
 def _typed(arguments: Sequence[object]) -> tuple[bool, bool]:
     """Whether jobs, and whether xdist's workers, stand on the command line itself, not in addopts."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for flag in "vqsxl":  # may stand before another short flag: -vn4
-        parser.add_argument(f"-{flag}", action="count")
     parser.add_argument("-d", dest="workers", action="store_const", const="d")
     parser.add_argument("-n", "--numprocesses", "--dist", "--tx", dest="workers")
     parser.add_argument("--codeprobe-jobs", dest="jobs", nargs="?", const="")

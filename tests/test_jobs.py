@@ -1,0 +1,323 @@
+"""--codeprobe-jobs: order, slots, fixtures of ordinary tests, what stops a run, and the choice between threads and workers."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from tests.front_door import Project, Run, scripted
+
+AGENT = "--codeprobe-agent=scripted"
+WRITE = {"write": {"path": "out.txt", "content": "x"}}
+#: a fixture of each scope in tests/, which notes when it is set up and torn down
+SCOPED = """
+import pytest
+@pytest.fixture(scope={scope!r}{more})
+def kept():
+    note("up")
+    yield
+    note("down")
+def note(word):
+    with open({log!r}, "a") as file:
+        file.write(word + "\\n")
+"""
+
+
+def noting(project: Project, task_id: str, *, seconds: float = 0.0) -> dict[str, Any]:
+    """An agent that writes `begin <id>` and `end <id>` to marks/log."""
+    log = project.marks / "log"
+    return scripted({"run": f"echo begin {task_id} >> {log}; sleep {seconds}; echo end {task_id} >> {log}; echo x > out.txt"})
+
+
+def log(project: Project) -> list[str]:
+    return (project.marks / "log").read_text().splitlines()
+
+
+def most_at_once(lines: list[str]) -> int:
+    depth = most = 0
+    for line in lines:
+        depth += line.startswith("begin") - line.startswith("end")
+        most = max(most, depth)
+    return most
+
+
+# ---- order
+
+
+def test_as_many_at_once_as_there_are_jobs(project: Project) -> None:
+    for n in range(9):
+        project.task(f"t{n}", agent=noting(project, f"t{n}", seconds=0.3))
+    run = project.run("tasks", AGENT, "--codeprobe-jobs=3").assert_consistent()
+    assert set(run.statuses.values()) == {"passed"}
+    assert most_at_once(log(project)) == 3
+    begun = [line.split()[1] for line in log(project) if line.startswith("begin")]
+    for place, task in enumerate(begun):  # in the order of collection, as far as three threads can be in order
+        assert abs(place - int(task[1:])) < 3
+
+
+def test_the_canary_goes_first(project: Project) -> None:
+    for n in range(4):
+        project.task(f"t{n}", agent=noting(project, f"t{n}"))
+    project.task("z-last", agent=noting(project, "z-last", seconds=0.3), tags=["canary"])
+    project.run("tasks", AGENT, "--codeprobe-jobs=2").assert_consistent()
+    assert "begin z-last" in log(project)[:2]
+
+
+def test_ordinary_tests_before_the_first_task_run_first(project: Project) -> None:
+    body = (
+        f"import time\ndef test_a(n=0):\n    time.sleep(0.3)\n    with open({str(project.marks / 'log')!r}, 'a') as f: f.write('test\\n')\n"
+    )
+    project.write("tests/test_a.py", body)
+    project.write("ztests/test_z.py", body)
+    project.task("t", agent=noting(project, "t"))
+    run = project.run("tests", "tasks", "ztests", AGENT, "--codeprobe-jobs=4").assert_consistent()
+    assert log(project)[0] == "test"
+    assert sorted(log(project)) == ["begin t", "end t", "test", "test"]
+    assert run.code == 0
+
+
+def test_a_failing_unit_test_stops_before_it_costs_anything(project: Project) -> None:
+    project.write("tests/test_a.py", "def test_a(): assert 0\n")
+    for n in range(4):
+        project.task(f"t{n}", agent=noting(project, f"t{n}"))
+    run = project.run("tests", "tasks", "-x", AGENT, "--codeprobe-jobs=8").assert_consistent()
+    assert run.code == 1
+    assert not (project.marks / "log").exists()
+    assert not [e for e in run.events if e["event"] == "trial_started"]
+    assert {(e["status"], e["reason"]) for e in run.finished.values()} == {("not_run", "maxfail")}
+
+
+def test_nothing_starts_after_the_last_failure_that_is_allowed(project: Project) -> None:
+    """Not even between the end of the trial and pytest's report of it, however long that takes."""
+    project.task("a", agent=scripted({"say": "no"}))
+    for n in range(6):
+        project.task(f"b{n}", agent=noting(project, f"b{n}"))
+    project.write("conftest.py", "import time\ndef pytest_runtest_logstart(nodeid):\n    if nodeid.endswith('::a'): time.sleep(1)\n")
+    run = project.run("tasks", "-x", AGENT, "--codeprobe-jobs=2").assert_consistent()
+    started = {e["task_id"] for e in run.events if e["event"] == "trial_started"}
+    assert "a" in started
+    # the other thread had taken the next ones while a ran; none once a was over
+    first = next(e for e in run.events if e["event"] == "trial_finished" and e["task_id"] == "a")
+    record = run.result("a")
+    later = [e for e in run.events if e["event"] == "trial_started" and e["time"] > record["ended_at"]]
+    assert later == []
+    assert first["status"] == "failed"
+
+
+def test_what_had_started_is_reported(project: Project) -> None:
+    """pytest is told of trials that were over, or were ended, when it had to stop: they have been paid for."""
+    wait = f"while ! test -e {project.marks}/go; do sleep 0.05; done"
+    project.task("a-fail", agent=scripted({"run": f"{wait}; sleep 0.2"}))
+    project.task("b-held", agent=scripted({"run": f"touch {project.marks}/go; sleep 600"}))
+    project.task("c-held", agent=scripted({"run": "sleep 600"}), xfail="known")
+    project.task("d-later", agent=scripted(WRITE))
+    run = project.run("tasks", "-x", AGENT, "--codeprobe-jobs=3").assert_consistent()
+    assert run.code == 1
+    assert run.statuses == {"a-fail": "failed", "b-held": "not_run", "c-held": "not_run", "d-later": "not_run"}
+    assert run.junit() == {"a-fail": "failure", "b-held": "skipped", "c-held": "skipped"}
+    assert run.result("b-held")["reason"] == "maxfail"
+    run.assert_nothing_left()
+
+
+# ---- trials of their own set-up
+
+
+def test_one_at_a_time_and_in_one_of_the_slots(project: Project) -> None:
+    held = "import pytest\n@pytest.fixture(autouse=True)\ndef service(): pass\n"
+    project.write("tasks/held/conftest.py", held)
+    for n in range(3):
+        project.task(f"held{n}", agent=noting(project, f"held{n}", seconds=0.3), file=f"tasks/held/{n}.yaml")
+        project.task(f"free{n}", agent=noting(project, f"free{n}", seconds=0.3), file=f"tasks/free/{n}.yaml")
+    run = project.run("tasks", AGENT, "--codeprobe-jobs=2").assert_consistent()
+    assert set(run.statuses.values()) == {"passed"}
+    assert most_at_once(log(project)) == 2
+    assert most_at_once([line for line in log(project) if "held" in line]) == 1
+
+
+@pytest.mark.parametrize("scope", ["module", "package", "session"])
+def test_neighbours_keep_their_fixture(project: Project, scope: str) -> None:
+    """Trials end while ordinary tests run; the tests' fixtures are set up once all the same, as without jobs."""
+    project.write("tests/__init__.py", "")
+    project.write("tests/conftest.py", SCOPED.format(scope=scope, more="", log=str(project.marks / "fixture")))
+    project.write(
+        "tests/test_a.py", "import time\ndef test_a(kept): time.sleep(0.4)\ndef test_b(): pass\ndef test_c(kept): time.sleep(0.4)\n"
+    )
+    for n in range(4):
+        project.task(f"t{n}", agent=noting(project, f"t{n}", seconds=0.1))
+    run = project.run("tasks", "tests", AGENT, "--codeprobe-jobs=2").assert_consistent()
+    assert run.code == 0
+    assert (project.marks / "fixture").read_text().split() == ["up", "down"]
+
+
+def test_neighbours_keep_their_class_and_module(project: Project) -> None:
+    """setup_module and setup_class too."""
+    note = f"def note(word):\n    with open({str(project.marks / 'fixture')!r}, 'a') as file: file.write(word + '\\n')\n"
+    body = (
+        "import time\n" + note + "def setup_module(): note('module')\n"
+        "class TestIt:\n"
+        "    def setup_class(cls): note('class')\n"
+        "    def test_a(self): time.sleep(0.3)\n"
+        "    def test_b(self): time.sleep(0.3)\n"
+    )
+    project.write("tests/test_a.py", body)
+    for n in range(4):
+        project.task(f"t{n}", agent=noting(project, f"t{n}", seconds=0.1))
+    run = project.run("tasks", "tests", AGENT, "--codeprobe-jobs=2").assert_consistent()
+    assert run.code == 0
+    assert (project.marks / "fixture").read_text().split() == ["module", "class"]
+
+
+def test_results_do_not_wait_for_all_ordinary_tests(project: Project) -> None:
+    """Between two that share nothing, trials that are over are reported."""
+    order = str(project.marks / "order")
+    hook = f"def pytest_runtest_logreport(report):\n    if report.when == 'call':\n        with open({order!r}, 'a') as f: f.write(report.nodeid + '\\n')\n"
+    project.write("conftest.py", hook)
+    project.write(
+        "ztests/test_a.py", "import time\nimport pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_a(n): time.sleep(0.4)\n"
+    )
+    project.task("t", agent=noting(project, "t", seconds=0.1))
+    project.run("tasks", "ztests", AGENT, "--codeprobe-jobs=2").assert_consistent()
+    lines = (project.marks / "order").read_text().splitlines()
+    assert lines[-1] != "tasks/t.yaml::t"
+
+
+# ---- reports
+
+
+def test_durations_are_those_of_the_trials(project: Project) -> None:
+    project.task("slow", agent=noting(project, "slow", seconds=1))
+    project.task("fast", agent=noting(project, "fast"))
+    run = project.run("tasks", AGENT, "--codeprobe-jobs=2", "--durations=1", "-vv").assert_consistent()
+    times = {c.get("name"): float(c.get("time", "0")) for c in ET.parse(run.junit_file).iter("testcase")}
+    assert times["slow"] >= run.result("slow")["duration_seconds"] >= 1
+    assert "setup    tasks/slow.yaml::slow" in run.output
+
+
+def test_a_rerun_holds_a_slot(project: Project) -> None:
+    project.task(
+        "again", agent=scripted({"run": f"echo begin again >> {project.marks}/log; sleep 0.3; echo end again >> {project.marks}/log"})
+    )
+    for n in range(5):
+        project.task(f"t{n}", agent=noting(project, f"t{n}", seconds=0.3))
+    run = project.run("tasks", AGENT, "--codeprobe-jobs=2", "--reruns=2").assert_consistent()
+    assert run.statuses["again"] == "failed"
+    assert len(run.result("again")["attempts"]) == 3
+    assert most_at_once(log(project)) == 2
+
+
+# ---- sandboxes of the project's own
+
+
+WRAPPING = """
+import pytest
+class Labelled:
+    def __init__(self, sandbox): self._sandbox = sandbox
+    def __getattr__(self, name): return getattr(self._sandbox, name)
+    def prepare(self):
+        self._sandbox.prepare()
+        (self._sandbox.home / "label").write_text("mine")
+@pytest.hookimpl(wrapper=True)
+def pytest_codeprobe_make_sandbox(config, trial, context):
+    assert trial.task_id
+    return Labelled((yield))
+"""
+
+
+def test_a_sandbox_of_the_projects_own(project: Project, mode: str) -> None:
+    """For the tasks below the conftest.py, in every mode, and none is held back by it."""
+    command = "test -e $HOME/label && echo x > out.txt; true"
+    project.task("inside", agent=scripted({"run": command}), file="tasks/mine/a.yaml")
+    project.task("outside", agent=scripted({"run": command}), file="tasks/other/b.yaml")
+    project.write("tasks/mine/conftest.py", WRAPPING)
+    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
+    assert run.statuses == {"inside": "passed", "outside": "failed"}
+    assert run.envelope["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "text"),
+    [
+        ("raise RuntimeError('no room')", "SANDBOX_FAILED", "no room"),
+        ("return 'a sandbox'", "SANDBOX_FAILED", "answered str, which is no sandbox"),
+    ],
+)
+def test_a_hook_that_makes_none(project: Project, mode: str, body: str, code: str, text: str) -> None:
+    project.write("conftest.py", f"def pytest_codeprobe_make_sandbox(trial):\n    {body}\n")
+    project.task("t", agent=scripted(WRITE))
+    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
+    assert (run.statuses["t"], run.finished["t"]["code"]) == ("error", code)
+    assert text in run.finished["t"]["reason"]
+
+
+# ---- threads or workers
+
+
+def spread(run: Run) -> str:
+    """What the trials' worker was: `main` or one of xdist's."""
+    return "xdist" if {e["worker"] for e in run.finished.values()} & {"gw0", "gw1"} else "main"
+
+
+@pytest.mark.parametrize(
+    ("typed", "addopts", "env", "wanted", "header"),
+    [
+        (["--codeprobe-jobs=2"], "-n 2", {}, "main", "2 jobs (-n of addopts is set aside)"),
+        (["--codeprobe-jobs", "2"], "--dist=load --tx=2*popen", {}, "main", "2 jobs (-n of addopts is set aside)"),
+        (["-n2"], "--codeprobe-jobs=2", {}, "xdist", "2 workers"),
+        (["-v", "-n2"], "", {"CODEPROBE_JOBS": "2"}, "xdist", "2 workers"),
+        (["--numprocesses=2"], "", {"CODEPROBE_JOBS": "2"}, "xdist", "2 workers"),
+        ([], "-n2", {"CODEPROBE_JOBS": "2"}, "xdist", "2 workers"),
+        ([], "", {"CODEPROBE_JOBS": "2"}, "main", "2 jobs"),
+        (["-n0", "--codeprobe-jobs=2"], "", {}, "main", "2 jobs"),
+        ([], "--codeprobe-jobs=2", {}, "main", "2 jobs"),
+    ],
+)
+def test_who_wins(project: Project, typed: list[str], addopts: str, env: dict[str, str], wanted: str, header: str) -> None:
+    project.write("pytest.ini", f"[pytest]\naddopts = {addopts}\n")
+    project.task("a", agent=scripted(WRITE))
+    project.task("b", agent=scripted(WRITE))
+    run = project.run("tasks", AGENT, *typed, env=env).assert_consistent()
+    assert run.code == 0
+    assert spread(run) == wanted
+    assert header in run.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("console", [False, True])
+def test_both_are_refused(project: Project, console: bool) -> None:
+    project.task("a", agent=scripted(WRITE))
+    if console:
+        run = project.codeprobe("run", "--json", "--agent=scripted", "-j", "2", "--", "-n", "2")
+    else:
+        run = project.run("tasks", AGENT, "--codeprobe-jobs=2", "-n", "2", "--codeprobe-json")
+    envelope = run.assert_pure(events=False)
+    (error,) = envelope["errors"]
+    assert (run.code, error["code"]) == (4, "USAGE_ERROR")
+    assert "exclude each other" in error["message"]
+    assert "-n N where" in error["remediation"]
+    assert not run.wrote
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "1001", ""])
+def test_a_number_of_jobs(project: Project, value: str) -> None:
+    project.task("a", agent=scripted(WRITE))
+    run = project.run("tasks", AGENT, f"--codeprobe-jobs={value}", "--codeprobe-json")
+    (error,) = run.assert_pure(events=False)["errors"]
+    assert (run.code, error["code"]) == (4, "USAGE_ERROR")
+    assert "--codeprobe-jobs" in error["message"]
+
+
+def test_one_job_is_pytests_own_loop(project: Project) -> None:
+    project.task("a", agent=scripted(WRITE))
+    run = project.run("tasks", AGENT, "--codeprobe-jobs=1").assert_consistent()
+    assert "jobs" not in run.output
+    assert run.code == 0
+
+
+def test_the_console_script(project: Project) -> None:
+    for n in range(4):
+        project.task(f"t{n}", agent=noting(project, f"t{n}", seconds=0.3))
+    run = project.codeprobe("run", "--agent=scripted", "-j", "2", "--json")
+    run.assert_pure(events=False)
+    assert run.code == 0
+    assert most_at_once(log(project)) == 2
