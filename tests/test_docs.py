@@ -189,8 +189,13 @@ def not_yet() -> set[str]:
     }
     task = Task.model_validate({"task_id": "t", "success_criteria": [{"type": "x", "suite_thresholds": {"mean": 1}}], **samples})
     found = {str(path[0]) if path[0] != "success_criteria" else str(path[-1]) for path, _ in availability.of_task(task)}
-    values: dict[tuple[str, ...], Any] = {("sandbox", "template_sources"): [{"type": "repo"}]}
-    asked = availability.of_sandbox(lambda at: values.get(tuple(map(str, at)), "x"), "tempdir")
+    sandbox: dict[str, Any] = {
+        **dict.fromkeys(SandboxConfig.model_fields, "x"),
+        "limits": dict.fromkeys(SandboxLimits.model_fields, "x"),
+        "setup": dict.fromkeys(SandboxSetup.model_fields, "x"),
+        "template_sources": [{"type": "repo"}],
+    }
+    asked = availability.of_sandbox(sandbox, "tempdir")
     found |= {".".join(str(part) for part in path if not isinstance(part, int)) for path, _ in asked}
     if {f"sandbox.setup.{name}" for name in SandboxSetup.model_fields} <= found:
         found.add("sandbox.setup")

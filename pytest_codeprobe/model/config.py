@@ -46,6 +46,9 @@ class SandboxLimits(Model):
     output_mb: Float = Field(default=256, gt=0)
 
 
+_NO_LIMITS = SandboxLimits()
+
+
 class StarterFile(Model):
     """One file whose content stands in the YAML. `mode` in octal, as text (`"755"`)."""
 
@@ -121,7 +124,7 @@ class SandboxConfig(Model):
 
     driver: Text = "auto"
     network: Text | tuple[Text, ...] = "on"
-    limits: SandboxLimits = SandboxLimits()
+    limits: SandboxLimits = Field(default_factory=lambda: _NO_LIMITS)  # one for all: pydantic would copy a default
     env: dict[str, Text] = {}
     env_passthrough: tuple[Text, ...] = ()
     git: Literal["baseline", "none"] = "baseline"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
@@ -22,7 +22,6 @@ KNOWN_AGENTS = frozenset((
 KNOWN_DRIVERS = frozenset(("auto", "tempdir", "bubblewrap", "docker"))
 LIMITS = ("memory_mb", "cpus", "pids", "disk_mb")
 
-Lookup = Callable[[FieldPath], Any]
 Found = Iterator[tuple[FieldPath, str]]
 
 
@@ -60,26 +59,30 @@ def of_task(task: Task) -> Found:
             yield path, f"{dotted(path)} is not available yet"
 
 
-def of_sandbox(value_at: Lookup, driver: str) -> Found:
-    """Fields of the resolved sandbox that nothing holds; `value_at` gives what is set, None where nothing is.
+def of_sandbox(sandbox: Mapping[str, Any], driver: str) -> Found:
+    """Fields of the resolved sandbox that nothing holds.
 
     A driver that isn't there yet is no fault of the task: the trial is an error, SANDBOX_UNAVAILABLE, and what that driver
     would hold is not complained about.
     """
     elsewhere = driver in KNOWN_DRIVERS - {"auto", "tempdir"}
-    network = value_at(("sandbox", "network"))
+    network = sandbox.get("network")
     if network not in (None, "on") and not elsewhere:
         yield ("sandbox", "network"), f"sandbox.network: {shown_plain(network)} needs driver bubblewrap or docker"
+    limits = sandbox.get("limits") or {}
     for name in LIMITS:
         path: FieldPath = ("sandbox", "limits", name)
-        if value_at(path) is not None and not elsewhere:
-            yield path, f"{dotted(path)}: {shown_plain(value_at(path))} needs driver bubblewrap or docker"
-    if value_at(("sandbox", "docker")) is not None and driver != "docker":
+        if limits.get(name) is not None and not elsewhere:
+            yield path, f"{dotted(path)}: {shown_plain(limits[name])} needs driver bubblewrap or docker"
+    if sandbox.get("docker") is not None and driver != "docker":
         yield ("sandbox", "docker"), "sandbox.docker needs driver docker"
-    for path in (("sandbox", "setup", "python"), ("sandbox", "setup", "node"), ("sandbox", "mock_path_dirs"), ("sandbox", "record_cli")):
-        if value_at(path):
+    setup = sandbox.get("setup") or {}
+    later: dict[FieldPath, Any] = {("sandbox", "setup", name): setup.get(name) for name in ("python", "node")}
+    later |= {("sandbox", name): sandbox.get(name) for name in ("mock_path_dirs", "record_cli")}
+    for path, value in later.items():
+        if value:
             yield path, f"{dotted(path)} is not available yet"
-    for number, source in enumerate(value_at(("sandbox", "template_sources")) or ()):
+    for number, source in enumerate(sandbox.get("template_sources") or ()):
         if source.get("type") == "repo":
             yield ("sandbox", "template_sources", number), "a template source of type repo is not available yet"
 

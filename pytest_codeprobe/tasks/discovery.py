@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 5_000_000  #: looked at of one file; the loader refuses larger ones
+_CHUNK = 1 << 16  #: bytes read at once: more than task files have, and not so many that asking for them costs
 #: the keys of which a task has at least one, as they may stand in YAML or JSON
 SIGNS = re.compile(rb"\b(?:task_id|initial_prompt(?:_file)?|success_criteria|run_limits)\b")
+_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _ID = re.compile(rb"^(?:\xef\xbb\xbf)?(?: *(?:- +)+)?['\"]?task_id['\"]?[ \t]*:", re.MULTILINE)
 _INDENTED_ID = re.compile(rb"^ +['\"]?task_id['\"]?[ \t]*:", re.MULTILINE)
 _LIST = re.compile(rb"^- ", re.MULTILINE)
@@ -168,6 +169,20 @@ def _prefixes(segments: tuple[str, ...]) -> Iterable[str]:
         yield literal
 
 
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The content of a file, cut after MAX_BYTES + 1. OSError where it can't be read."""
+    chunks: list[bytes] = []
+    left = MAX_BYTES + 1
+    descriptor = os.open(path, _READ)
+    try:
+        while left and (chunk := os.read(descriptor, min(left, _CHUNK))):
+            chunks.append(chunk)
+            left -= len(chunk)
+    finally:
+        os.close(descriptor)
+    return b"".join(chunks)
+
+
 def looks_like_task(path: str | os.PathLike[str]) -> bool:
     """By its content, for files below a folder that the command line names.
 
@@ -177,8 +192,7 @@ def looks_like_task(path: str | os.PathLike[str]) -> bool:
     if not os.fspath(path).endswith(SUFFIXES):
         return False
     try:
-        with Path(path).open("rb") as stream:
-            data = stream.read(MAX_BYTES)
+        data = read_bytes(path)
     except OSError:
         return True
     if _CRITERIA.search(data) is None:

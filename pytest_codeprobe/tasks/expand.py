@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.model.agent import Agent
@@ -72,24 +73,25 @@ class _Expansion:
     # ------------------------------------------------------------------ layers
 
     def _merge(self) -> None:
-        flags: dict[str, Any] = {"agent": {}, "sandbox": {}, "run_limits": {}}
-        if not self._is_without_agent():
-            for name in ("type", "model", "permission_mode"):
-                value = getattr(self.options, "agent" if name == "type" else name)
-                if value is not None:
-                    flags["agent"][name] = value
-        if self.options.driver is not None:
-            flags["sandbox"]["driver"] = self.options.driver
-        if self.options.timeout is not None:
-            flags["run_limits"]["task_timeout"] = self.options.timeout
         layers = [
             Layer(name="default", values=self.defaults),
             Layer(name="task", values=self.loaded.layer),
-            Layer(name="flags", values=flags),
+            Layer(name="flags", values=self._flags()),
         ]
-        names = {n: agent.name for agent in self.settings.registry.agents.values() for n in (agent.name, *agent.aliases)}
-        self.layers = without_foreign_fields(layers, names)
+        self.layers = without_foreign_fields(layers, self.settings.agent_names)
         self.values = combine(self.layers)
+
+    def _flags(self) -> dict[str, Any]:
+        options = self.options
+        tables: dict[str, dict[str, Any]] = {
+            "agent": {"type": options.agent, "model": options.model, "permission_mode": options.permission_mode},
+            "sandbox": {"driver": options.driver},
+            "run_limits": {"task_timeout": options.timeout},
+        }
+        if self._is_without_agent():
+            del tables["agent"]
+        given = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
+        return {name: table for name, table in given.items() if table}
 
     def _is_without_agent(self) -> bool:
         """Whether the file itself says `agent.type: none`, which no flag changes."""
@@ -184,7 +186,7 @@ class _Expansion:
         return "auto"
 
     def _hold_sandbox(self, driver: str) -> None:
-        found = list(availability.of_sandbox(lambda at: lookup(self.values, at), driver))
+        found = list(availability.of_sandbox(self.values.get("sandbox", {}), driver))
         for path, message in reversed(found):  # from the end, so that leaving out an entry moves no other
             if self._wanted(path):
                 self._add(self._own(path) or path, message)
@@ -244,7 +246,7 @@ class _Expansion:
         agent_values = dict(self.values.get("agent", {}))
         if agent is None:
             agent_values.pop("type", None)
-        sandbox = self._validated(SandboxConfig, "sandbox", self.values.get("sandbox", {}))
+        sandbox = self._table(SandboxConfig, "sandbox", self.values.get("sandbox", {}))
         return Trial(
             node_id=node_id,
             task_id=task.task_id,
@@ -255,9 +257,9 @@ class _Expansion:
             description=task.description,
             tags=task.tags,
             metadata=plain(task.metadata),
-            agent=self._validated(AgentConfig, "agent", agent_values),
+            agent=self._table(AgentConfig, "agent", agent_values),
             sandbox=sandbox,
-            limits=self._validated(RunLimits, "run_limits", self.values.get("run_limits", {})),
+            limits=self._table(RunLimits, "run_limits", self.values.get("run_limits", {})),
             criteria=tuple(c.model_dump(mode="json", exclude_unset=True) for c in loaded.criteria),
             pass_score=task.pass_score,
             reference=task.reference,
@@ -271,13 +273,24 @@ class _Expansion:
             notes=tuple(self.notes),
         )
 
-    def _validated(self, model: Any, name: str, values: Mapping[str, Any]) -> Any:
+    def _table(self, model: Any, name: str, values: Mapping[str, Any]) -> Any:
         """The layers are valid one by one; together they may break a rule that spans fields."""
+        if not values:
+            return _empty(model)
+        alone = all(layer.name == "task" for layer in self.layers if layer.values.get(name))
+        if alone and values == self.loaded.layer.get(name):
+            return getattr(self.loaded.task, name)  # as its file says it: validated already
         try:
-            return model.model_validate(plain(values, sources=True))
+            return model.model_validate(values)
         except ValidationError as error:
             sentences.report(error, values, model, self.problems, self.loaded.document, (*self.loaded.at, name), prefix=(name,))
             self.problems.raise_first()
+
+
+@functools.cache
+def _empty(model: type[BaseModel]) -> BaseModel:
+    """One for all tasks that set nothing of it."""
+    return model()
 
 
 def _manifest(loaded: LoadedTask, sandbox: SandboxConfig) -> Iterator[FileRef]:
@@ -288,15 +301,15 @@ def _manifest(loaded: LoadedTask, sandbox: SandboxConfig) -> Iterator[FileRef]:
             yield FileRef(path=source.path, role="template")
 
 
-def plain(value: Any, *, sources: bool = False) -> Any:
-    """The value without the numbers that remember their spelling (kept with `sources`), in containers of its own."""
-    if isinstance(value, Mapping):
-        return {k: plain(v, sources=sources) for k, v in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [plain(v, sources=sources) for v in value]
-    if sources or not isinstance(value, SourcedInt | SourcedFloat):
-        return value
-    return int(value) if isinstance(value, SourcedInt) else float(value)
+def plain(value: Any) -> Any:
+    """The value without the numbers that remember their spelling, in containers of its own."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, SourcedInt):
+        return int(value)
+    return float(value) if isinstance(value, SourcedFloat) else value
 
 
 __all__ = ["dotted", "expand", "plain"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -54,8 +55,8 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any], *, path: tuple[str
         below = merged.get(key)
         if value is None:
             merged.pop(key, None)
-        elif isinstance(value, Mapping):
-            merged[key] = merge(below if isinstance(below, Mapping) else {}, value, path=here)
+        elif isinstance(value, dict):
+            merged[key] = merge(below if isinstance(below, dict) else {}, value, path=here)
         elif here in APPENDED and isinstance(value, list) and isinstance(below, list):
             merged[key] = below + copied(value)
         else:
@@ -65,6 +66,9 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any], *, path: tuple[str
 
 def combine(layers: Sequence[Layer]) -> dict[str, Any]:
     """All layers, given low to high, as one; the appended lists in the order that each of them has."""
+    layers = [layer for layer in layers if layer.values]
+    if len(layers) == 1:
+        return dict(copied(layers[0].values))
     result: dict[str, Any] = {}
     for layer in layers:
         result = merge(result, layer.values)
@@ -96,7 +100,7 @@ def _appended(layers: Sequence[Layer], path: tuple[str, ...]) -> dict[LayerName,
 def lookup(values: Any, path: Sequence[str | int]) -> Any:
     """What stands at a path; None if nothing does."""
     for key in path:
-        in_mapping = isinstance(values, Mapping) and key in values
+        in_mapping = isinstance(values, dict) and key in values
         in_list = isinstance(values, list) and isinstance(key, int) and 0 <= key < len(values)
         if not (in_mapping or in_list):
             return None
@@ -106,7 +110,7 @@ def lookup(values: Any, path: Sequence[str | int]) -> Any:
 
 def copied(value: Any) -> Any:
     """The same plain data in containers of its own, without what a null takes away from mappings."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {k: copied(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):
         return [_kept(v) for v in value]
@@ -115,7 +119,7 @@ def copied(value: Any) -> Any:
 
 def _kept(value: Any) -> Any:
     """Within a list a null is a value."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {k: _kept(v) for k, v in value.items()}
     return [_kept(v) for v in value] if isinstance(value, list) else value
 
@@ -188,7 +192,10 @@ def load_defaults(settings: LoadSettings) -> dict[str, Any]:
         place = document.place(("defaults", key), key=True)
         problems.add(place, ("defaults", key), f"unknown field {key!r}{did_you_mean(key, [*_TABLES, *_OTHERS])} in 'defaults'")
     resolver = Resolver(
-        settings.rules(file), settings.rootdir, settings.environ, lambda path, words: add(path, sentences.about(("defaults", *path), words))
+        functools.partial(settings.rules, file),
+        settings.rootdir,
+        settings.environ,
+        lambda path, words: add(path, sentences.about(("defaults", *path), words)),
     )
     resolved = resolver.task({key: values[key] for key in _TABLES if values.get(key) is not None})
     for key, model in _TABLES.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,13 @@ from pytest_codeprobe.model.trial import FileRef
 from pytest_codeprobe.tasks import sentences
 from pytest_codeprobe.tasks.availability import KNOWN_AGENTS, KNOWN_CRITERIA
 from pytest_codeprobe.tasks.checks import check_task
-from pytest_codeprobe.tasks.discovery import SIGNS
+from pytest_codeprobe.tasks.discovery import SIGNS, read_bytes
 from pytest_codeprobe.tasks.layers import copied
 from pytest_codeprobe.tasks.problems import FieldPath, Place, Problems, dotted, invalid, relative, shown
 from pytest_codeprobe.tasks.resolve import Resolver
 from pytest_codeprobe.tasks.settings import LoadSettings
 from pytest_codeprobe.tasks.task import Task
-from pytest_codeprobe.tasks.yaml import MAX_BYTES, Document, parse
+from pytest_codeprobe.tasks.yaml import Document, parse
 
 #: keys of which a mapping has at least one if it is meant as a task
 TASK_KEYS = ("task_id", "initial_prompt", "initial_prompt_file", "success_criteria", "run_limits")
@@ -66,11 +67,10 @@ class LoadedFile:
 
 def load_file(path: Path, settings: LoadSettings) -> LoadedFile:
     """Read a file. CodeprobeError TASK_INVALID for the first fault by position; its detail lists all of the file."""
-    path = Path.cwd() / path
+    path = path.absolute()
     name = relative(path, settings.rootdir)
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_bytes(path)
     except OSError as error:
         raise invalid(name, Place(), f"the file can't be read: {error.strerror}") from error
     readable = data.decode("utf-16", "replace").encode() if data.startswith((b"\xff\xfe", b"\xfe\xff")) else data
@@ -138,7 +138,8 @@ class _TaskReader:
             self._no_id()
             return None
         before = len(self.problems.found)
-        resolver = Resolver(self.settings.rules(self.reader.path), self.settings.rootdir, self.settings.environ, self.fault)
+        rules = functools.partial(self.settings.rules, self.reader.path)
+        resolver = Resolver(rules, self.settings.rootdir, self.settings.environ, self.fault)
         values = resolver.task(self._known())
         task = self._model(values)
         criteria = self._criteria(values.get("success_criteria"), resolver)
@@ -218,7 +219,7 @@ class _TaskReader:
             )
             self.add((*at, "type"), message)
             return None
-        resolver.beside_task(entry, model.task_paths, at)
+        entry = resolver.beside_task(entry, model.task_paths, at)
         try:
             return model.model_validate(entry)
         except ValidationError as error:

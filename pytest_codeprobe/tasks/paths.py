@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 Kind = Literal["file", "folder", "any"]
+_PLAIN = frozenset(("", ".", ".."))  #: parts of a path that lead somewhere else than down
 _VARIABLE = re.compile(r"\$(?:\$|(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<braced>[^{}]*)\})")
 _BRACED = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
 
@@ -48,9 +50,28 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(replace, text) if "$" in text else text
 
 
-def repository_of(file: Path) -> Path | None:
-    """The folder of the git repository (or worktree) that holds a file; None if there is none."""
-    return next((folder for folder in file.parents if (folder / ".git").exists()), None)
+class Folders:
+    """What is the same for many files and found once: the repositories that folders are in, and where links lead."""
+
+    def __init__(self) -> None:
+        self._repositories: dict[Path, Path | None] = {}
+        self._real: dict[Path, str] = {}
+
+    def repository_of(self, folder: Path) -> Path | None:
+        """The folder of the git repository (or worktree) that a folder is in; None if it is in none."""
+        known = self._repositories
+        if folder not in known:
+            if (folder / ".git").exists():
+                known[folder] = folder
+            else:
+                known[folder] = None if folder.parent == folder else self.repository_of(folder.parent)
+        return known[folder]
+
+    def real(self, folder: Path) -> str:
+        """The path without symlinks."""
+        if folder not in self._real:
+            self._real[folder] = os.path.realpath(folder)
+        return self._real[folder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +80,15 @@ class PathRules:
 
     base: Path  #: the folder of the file
     allowed: tuple[Path, ...]  #: folders, absolute
-
-    @classmethod
-    def of(cls, file: Path, rootdir: Path, template_roots: tuple[str, ...] = ()) -> PathRules:
-        """The rules for what `file` (absolute) says."""
-        home = repository_of(file) or rootdir
-        return cls(file.parent, (home, *(rootdir / root for root in template_roots)))
+    folders: Folders = field(default_factory=Folders)
 
     def resolve(self, text: str, kind: Kind = "any") -> Path:
         """The absolute path; PathProblem if it is not there, of the wrong kind, or leads out."""
         if not text.strip():
             raise PathProblem("is empty")
         joined = self.base / text
+        if self._is_plainly_there(text, kind):
+            return joined
         real = Path(os.path.realpath(joined))
         if not any(real.is_relative_to(os.path.realpath(root)) for root in self.allowed):
             through = " through a symlink" if self._looks_inside(joined) else ""
@@ -83,6 +101,24 @@ class PathRules:
             raise PathProblem(f"must name a folder, not a file: {text!r}")
         plain = Path(os.path.normpath(joined))  # spelled as pytest spells it, where that means the same
         return plain if os.path.realpath(plain) == str(real) else real
+
+    def _is_plainly_there(self, text: str, kind: Kind) -> bool:
+        """Whether no more than a look at each part of the path is needed: it goes down from an allowed folder, through no link."""
+        parts = text.split("/")
+        path = self.folders.real(self.base)
+        inside = any(path == root or path.startswith(root.rstrip(os.sep) + os.sep) for root in map(self.folders.real, self.allowed))
+        if not inside or not _PLAIN.isdisjoint(parts) or os.sep in text.replace("/", ""):
+            return False
+        mode = 0
+        for part in parts:
+            path = f"{path}{os.sep}{part}"
+            try:
+                mode = os.lstat(path).st_mode
+            except (OSError, ValueError):
+                return False
+            if stat.S_ISLNK(mode):
+                return False
+        return kind == "any" or (stat.S_ISREG(mode) if kind == "file" else stat.S_ISDIR(mode))
 
     def _looks_inside(self, joined: Path) -> bool:
         return any(Path(os.path.normpath(joined)).is_relative_to(root) for root in self.allowed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,15 @@ _FIELDS: tuple[PathField, ...] = (
 )
 #: fields in whose strings variables are expanded, at any depth
 _VARIABLES: tuple[tuple[str, ...], ...] = (("agent", "env"), ("agent", "mcp_servers"), ("sandbox", "docker", "build"))
+#: the tables in which something may be replaced
+_CHANGED = frozenset(at[0] for at in (*(spec.at for spec in _FIELDS), *_VARIABLES) if len(at) > 1)
 
 
 @dataclass(slots=True)
 class Resolver:
     """Resolves the fields of one mapping; faults go to `fault`, what is referred to is collected."""
 
-    rules: PathRules
+    rules: Callable[[], PathRules]  #: asked for only where there is a path
     rootdir: Path
     environ: Mapping[str, str]
     fault: Callable[[FieldPath, str], None]  #: (where in the mapping, words about the field)
@@ -55,20 +57,26 @@ class Resolver:
 
     def task(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """A copy of a task (or of one layer) with absolute paths and without variables."""
-        result: dict[str, Any] = _copy(raw)
+        result: dict[str, Any] = {key: _copy(value) if key in _CHANGED else value for key, value in raw.items()}
         for spec in _FIELDS:
-            self._each(result, spec.at, (), functools.partial(self._path, spec))
+            if spec.at[0] in result:
+                self._each(result, spec.at, (), functools.partial(self._path, spec))
         for at in _VARIABLES:
-            self._each(result, at, (), self._expanded)
+            if at[0] in result:
+                self._each(result, at, (), self._expanded)
         return result
 
-    def beside_task(self, values: dict[str, Any], fields: Mapping[str, str], path: FieldPath) -> None:
-        """In place: the fields of a criterion that name files beside the task; other values than text are inline content."""
+    def beside_task(self, raw: Mapping[str, Any], fields: Mapping[str, str], path: FieldPath) -> dict[str, Any]:
+        """A copy of a criterion with absolute paths in the fields that name files beside the task; other values than text are content."""
+        values = dict(raw)
         for name, role in fields.items():
+            if isinstance(values.get(name), list):
+                values[name] = list(values[name])
             known: FileRole = "schema" if role == "schema" else "reference" if role == "reference" else "hidden"
             at = (name, "*") if isinstance(values.get(name), list) else (name,)
             spec = PathField(at=at, role=known)
             self._each(values, at, path, functools.partial(self._path, spec))
+        return values
 
     def _each(self, holder: Any, at: tuple[str, ...], path: FieldPath, change: Callable[[Any, FieldPath], Any]) -> None:
         """Replace what stands at `at`; entries that are missing or of another shape are the models' business."""
@@ -111,16 +119,18 @@ class Resolver:
         return found
 
     def _find(self, text: str, spec: PathField) -> Path:
-        rules = PathRules(self.rules.base, (Path("/"),)) if spec.anywhere else self.rules
+        rules = self.rules()
+        if spec.anywhere:
+            rules = replace(rules, allowed=(Path(rules.base.anchor),))
         try:
             return rules.resolve(text, spec.kind)
         except PathProblem:
             if spec.below_rootdir and (self.rootdir / text).exists():
-                return PathRules(self.rootdir, rules.allowed).resolve(text, spec.kind)
+                return replace(rules, base=self.rootdir).resolve(text, spec.kind)
             raise
 
 
 def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {k: _copy(v) for k, v in value.items()}
     return [_copy(v) for v in value] if isinstance(value, list) else value

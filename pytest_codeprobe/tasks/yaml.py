@@ -19,9 +19,9 @@ import yaml
 
 from pytest_codeprobe.model.base import SourcedFloat, SourcedInt
 from pytest_codeprobe.tasks.compose import compose
+from pytest_codeprobe.tasks.discovery import MAX_BYTES, read_bytes
 from pytest_codeprobe.tasks.problems import FieldPath, Place, invalid, relative
 
-MAX_BYTES = 5_000_000  #: of a file
 MAX_DEPTH = 100  #: of mappings and lists within each other
 MAX_ALIASED = 100_000  #: values that aliases may add to a file
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -85,8 +85,7 @@ def load_documents(path: Path, *, rootdir: Path | None = None) -> list[Document]
     """All documents of a file. CodeprobeError TASK_INVALID with file:line:column if it can't be read as YAML."""
     name = path.as_posix() if rootdir is None else relative(path, rootdir)
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_bytes(path)
     except OSError as error:
         raise invalid(name, Place(), f"the file can't be read: {error.strerror}") from error
     return parse(data, name)
