@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,6 +39,8 @@ class FakeGrading:
     changes: Sequence[Change] = ()
     seconds: float = 120.0  #: what is left of grading_timeout
     stop_dir: str = ""  #: the run's folder of stop flags
+    warm: bool = True  #: the driver can fork a command from a program that is loaded
+    starts: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for path in (self.task, self.workspace, self.template, self.scratch, self.folder / "private"):
@@ -105,7 +107,7 @@ class FakeGrading:
 
     def start(self, command: Command, *, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
         with open(stdout, "wb") as out, open(stderr, "wb") as err, open(os.devnull, "rb") as null:  # noqa: PTH123
-            return spawner().start(
+            process = spawner().start(
                 command.argv,
                 env=command.env,
                 cwd=str(command.cwd or self.workspace),
@@ -115,7 +117,10 @@ class FakeGrading:
                 limits=limits,
                 role="grader",
                 stop_dir=self.stop_dir,
+                warm=command.warm if self.warm else None,
             )
+        self.starts.append(process)
+        return process
 
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> None:

@@ -265,7 +265,7 @@ def test_a_stop_of_the_run_is_no_verdict(tmp_path: Path, before: bool) -> None:
 
 def test_without_time_for_grading_nothing_is_an_error(tmp_path: Path) -> None:
     criterion, grading = prepare(tmp_path, Case())
-    grading.seconds = 0.05
+    grading.seconds = 0.001
     score = criterion.evaluate(grading)
     assert score.value == 0
     assert "left of the time for grading" in score.explanation

@@ -1,10 +1,10 @@
 """Runs hidden tests in the one process that also imports the agent's code.
 
-`python -I -B hidden_runner.py CARRIER`, started in the grading copy. CARRIER is a folder with pytest's packages; descriptor 0
-is one end of a socketpair: one line of JSON (what to run, and a key) comes in, authenticated records go out. pytest and its
-plugins are loaded before any folder of the workspace can be imported from; the process leaves by `os._exit` right after its last
-record. Nothing that it prints and no exit status of it is believed: `criteria/hidden/` at the other end of the channel keeps the
-clock and judges.
+`python -I -B hidden_runner.py PARTS`, in the grading copy, or a fork of warm.py that has this file loaded. PARTS is JSON: the
+modules that make up pytest, each with its file. Descriptor 0 is one end of a socketpair: one line of JSON (what to run, and a
+key) comes in, authenticated records go out. pytest and its plugins are loaded before any folder of the workspace can be imported
+from; the process leaves by `os._exit` right after its last record. Nothing that it prints and no exit status of it is believed:
+`criteria/hidden/` at the other end of the channel keeps the clock and judges.
 
 Also runs on interpreters older than the package's own minimum, as far as pytest does.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import fcntl
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -23,11 +24,28 @@ from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from typing import Any
 
-CARRIER = sys.argv[1]
-sys.path.insert(0, CARRIER)  # pytest is always the harness's; other packages are the interpreter's own
+
+class Parts:
+    """Finds pytest, always the harness's, for an interpreter that has none or another; other packages are the interpreter's own."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self.files = files
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        """As a finder: of these names only."""
+        if path is not None or name not in self.files:
+            return None
+        file = self.files[name]
+        inside = [os.path.dirname(file)] if os.path.basename(file) == "__init__.py" else None  # noqa: PTH119, PTH120
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=inside)
+
+
+PARTS = Parts(json.loads(sys.argv[1]))
+sys.meta_path.insert(0, PARTS)
 import pytest  # noqa: E402
 
-_LATE = ("_pytest.assertion.util", "packaging.version", "pygments")  # what pytest would import after the workspace is open
+# what pytest would import after the workspace is open
+_LATE = ("_pytest._argcomplete", "_pytest.assertion.util", "faulthandler", "packaging.version", "pdb", "pygments")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TEXT = 4000  # characters of a failure that are reported
 _FAILURE_EXPECTED = ("xfail", "expectedFailure")
@@ -139,7 +157,7 @@ class Workspace:
 
     def open(self) -> list[str]:
         """Make it importable, unless names that it brings have been taken by pytest and its plugins: these are returned."""
-        sys.path.remove(CARRIER)
+        sys.meta_path.remove(PARTS)
         sys.path[:] = self.beside + sys.path + self.roots
         sys.meta_path.insert(0, self)
         self.finders = list(sys.meta_path)
@@ -181,7 +199,7 @@ class Reporter:
     """The plugin that turns what pytest does into records."""
 
     def __init__(self, job: dict[str, Any], send: Callable[..., None]) -> None:
-        self.workspace, self.done, self.send = Workspace(job), frozenset(job["done"]), send
+        self.workspace, self.done, self.send, self.leave = Workspace(job), frozenset(job["done"]), send, os._exit
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self) -> Any:
@@ -249,21 +267,43 @@ class Reporter:
         """A test has ended."""
         self.send("finish", id=nodeid)
 
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Any:
+        """All tests and all clean-up of theirs are done: what pytest does from here on, it does for people."""
+        result = yield
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            sys.stdout.flush()
+            self.end(exitstatus)
+        return result
+
+    def end(self, status: int) -> None:
+        """The last record and the end of the process."""
+        self.send("end", status=int(status))
+        self.leave(0)
+
     def pytest_internalerror(self, excinfo: Any) -> None:
         """pytest itself failed, most likely through what was done to it."""
         self.send("internal", **blame(excinfo.value))
 
 
+def prepare() -> None:
+    """Load all of pytest that a run needs: what the workspace has under a name of these modules comes too late."""
+    plugins = getattr(sys.modules["_pytest.config"], "default_plugins", ())  # not public: without it, each run loads them by itself
+    for name in (*_LATE, *(f"_pytest.{plugin}" for plugin in plugins)):
+        importlib.import_module(name)
+    try:
+        raise AssertionError
+    except AssertionError:
+        str(pytest.ExceptionInfo.from_current().getrepr(style="short"))  # what this takes is remembered: patterns, files of modules
+
+
 def main() -> None:
     """Run pytest once; the rest is records."""
-    leave = os._exit
     job, send = connect()
-    for name in _LATE:
-        importlib.import_module(name)
+    prepare()
     read_sources(job, send)
-    status = pytest.main(job["argv"], plugins=[Reporter(job, send)])
-    send("end", status=int(status))
-    leave(0)
+    reporter = Reporter(job, send)
+    reporter.end(pytest.main(job["argv"], plugins=[reporter]))
 
 
 if __name__ == "__main__":

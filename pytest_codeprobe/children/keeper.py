@@ -205,16 +205,7 @@ class Keeper:
                     resource.setrlimit(kind, (soft, before[kind][1]))
                 elif (kind, _, soft, hard) not in late:
                     resource.setrlimit(kind, (soft, hard))
-            # A vfork: no second copy of this process. All other descriptors here are close-on-exec.
-            self.main = os.posix_spawn(
-                request["program"],
-                request["argv"],
-                request["env"],
-                file_actions=[(os.POSIX_SPAWN_DUP2, fd, index) for index, fd in enumerate(targets)],
-                setsid=True,
-                setsigmask=(),
-                setsigdef=IGNORED_HERE,
-            )
+            self.main = self.launch(request, targets)
         finally:
             # What must not bind the keeper was set soft only, since a hard limit can't be taken back. The command gets the
             # hard one from outside, below.
@@ -229,6 +220,19 @@ class Keeper:
                 resource.prlimit(self.main, kind, (soft, hard))
             except ProcessLookupError:
                 break  # it has ended already
+
+    def launch(self, request: dict[str, Any], targets: list[int]) -> int:
+        """The process that is the command, in a session of its own, with these descriptors as 0, 1, 2 and in our folder."""
+        # A vfork: no second copy of this process. All other descriptors here are close-on-exec.
+        return os.posix_spawn(
+            request["program"],
+            request["argv"],
+            request["env"],
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, index) for index, fd in enumerate(targets)],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=IGNORED_HERE,
+        )
 
     # --- the end
 

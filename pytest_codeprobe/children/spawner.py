@@ -3,7 +3,7 @@
     owner (pytest, any thread) --JSON + 4 descriptors--> spawner --fork--> keeper --vfork, exec--> command
                  ^------------------ one socket per command, JSON lines -----------^
 
-Run as `python -I -S -X utf8 spawner.py CONFIG`, never imported. CONFIG is JSON: `fd` (socket to the owner), `watch` (pids whose
+Run as `python -I -S -X utf8 spawner.py CONFIG`; warm.py imports it. CONFIG is JSON: `fd` (socket to the owner), `watch` (pids whose
 end ends everything), `namespaces` (may they be used). Linux, standard library, single-threaded.
 
 Besides forking it does three things. It looks into the stop folders of its keepers four times a second and tells them to look
@@ -72,6 +72,7 @@ def fork(namespaces: int) -> int:
 def settle_in(namespaces: int, uid: int, gid: int) -> None:
     """First steps in new namespaces: stay who we are, and let /proc show the new pids."""
     if namespaces & NEWUSER:
+        libc.prctl(PR_SET_DUMPABLE, 1)  # else these files are root's; warm.py begins with 0
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(text)
@@ -105,6 +106,8 @@ class Spawner:
         self.owner = socket.socket(fileno=config["fd"])
         self.owner.set_inheritable(False)
         self.pid, self.uid, self.gid = os.getpid(), os.geteuid(), os.getegid()
+        if not os.path.exists(f"/proc/{self.pid}/task/{self.pid}/children"):
+            raise SystemExit("the kernel shows no /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN)")
         # A forked copy of the owner may hold our sockets: their end alone proves nothing.
         self.watch = [os.pidfd_open(pid) for pid in config["watch"]]
         if os.getppid() != config["watch"][0]:
@@ -185,11 +188,15 @@ class Spawner:
         except OSError:
             return  # the caller closes the command's socket, which tells the owner
         if pid == 0:
-            try:
-                self.become_keeper(fds)
-            finally:
-                os._exit(1)
+            self.go_on(fds)
         self.keepers[pid] = stop_dir
+
+    def go_on(self, fds: list[int]) -> NoReturn:
+        """In the fork: whatever happens, it must not return to our loop."""
+        try:
+            self.become_keeper(fds)
+        finally:
+            os._exit(1)
 
     def become_keeper(self, fds: list[int]) -> NoReturn:
         outer_pid = int(os.readlink("/proc/self"))  # /proc still shows the pids that the owner sees
@@ -201,7 +208,11 @@ class Spawner:
         os.close(self.wake)
         for _, reply in self.inquiries:
             reply.close()
-        Keeper(socket.socket(fileno=fds[0]), fds[1:], self.watch, bool(self.namespaces)).run(keeper=outer_pid, spawner=self.pid)
+        self.make_keeper(fds).run(keeper=outer_pid, spawner=self.pid)
+
+    def make_keeper(self, fds: list[int]) -> Keeper:
+        """The keeper that this fork becomes."""
+        return Keeper(socket.socket(fileno=fds[0]), fds[1:], self.watch, bool(self.namespaces))
 
     def lose_owner(self) -> None:
         self.alone_since = time.monotonic()
@@ -261,10 +272,8 @@ class Spawner:
 
 def main() -> None:
     """Serve the owner that CONFIG names."""
-    config = json.loads(sys.argv[1])
-    if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
-        raise SystemExit("the kernel shows no /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN)")
-    Spawner(config).run()
+    Spawner(json.loads(sys.argv[1])).run()
 
 
-main()
+if __name__ == "__main__":
+    main()

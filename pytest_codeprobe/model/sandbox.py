@@ -47,6 +47,18 @@ class ProcessExit:
         return f"its output could not be written: {self.cause.removeprefix('log: ')}" if self.cause.startswith("log:") else None
 
 
+@dataclass(frozen=True, slots=True)
+class WarmProgram:
+    """A Python program that is kept loaded, so that a command can be a fork of it. Equal ones share one process.
+
+    No code of a task or an agent may run in it: the program has to load nothing that these can write, under an environment that
+    they have no say in.
+    """
+
+    argv: tuple[str, ...]  #: interpreter, its options, children/warm.py, the program, its arguments; all as in the command's own argv
+    env: tuple[tuple[str, str], ...] = ()  #: whole environment while it is loaded; a fork gets the command's
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """What to run. `env` is the whole environment, `cwd` a path as the sandbox's inside sees it (None: the workspace)."""
@@ -56,6 +68,7 @@ class Command:
     cwd: Path | None = None
     stdin: bytes | None = None  #: content of standard input; None: /dev/null
     stdin_fd: int | None = None  #: instead of `stdin`: an open descriptor, such as one end of a socketpair
+    warm: WarmProgram | None = None  #: a fork of this does the same as `argv`, sooner; for drivers that can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,5 +205,9 @@ class ProcessStarter(Protocol):
         role: Role,
         agent: str = "",
         stop_dir: str = "",
+        warm: WarmProgram | None = None,
     ) -> Process:
-        """OSError if the command can't be started. `stop_dir`: the run's folder of stop flags, watched for the role."""
+        """OSError if the command can't be started. `stop_dir`: the run's folder of stop flags, watched for the role.
+
+        `warm`: what the command may be forked from instead of being started anew.
+        """

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.context import Context
-from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessExit, ProcessLimits, Role
+from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessExit, ProcessLimits, Role, WarmProgram
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.changes import MAX_FILE_BYTES
 from pytest_codeprobe.sandboxes.sweep import new_folder
@@ -33,7 +33,7 @@ def scratch_of(context: Context) -> Path:
 class BaseSandbox:
     """One attempt's private folder: `workspace`, `home`, `tmp` and `logs`; `grade` once a grader needs a place.
 
-    A driver's own class says how commands are wrapped (`command_line`, `inside`, `rlimits`) and may lay the workspace out in
+    A driver's own class says how commands are wrapped (`command_line`, `inside`, `warm`, `rlimits`) and may lay the workspace out in
     another way (`make_workspace`).
     """
 
@@ -97,6 +97,10 @@ class BaseSandbox:
     def inside(self, command: Command) -> str:
         """The folder the keeper starts it in."""
         return str(command.cwd or self.workspace)
+
+    def warm(self, command: Command) -> WarmProgram | None:
+        """What the command may be forked from. None: it starts anew, as it must where `command_line` wraps it."""
+        return None
 
     def rlimits(self) -> Mapping[str, tuple[int, int]]:
         """Limits that every process here gets; a command's own come on top."""
@@ -162,6 +166,7 @@ class BaseSandbox:
                 role=role,
                 agent=self.trial.agent.type or "",
                 stop_dir=str(self.context.stops.folder),
+                warm=self.warm(command),
             )
         finally:
             for fd in opened:

@@ -1,7 +1,8 @@
 """The owner's side of the keeper: start a command, wait for its tree to end, end it. From any number of threads.
 
 Every command runs under a keeper process that `children/spawner.py` forks; what the two do and why is said there.
-One `Spawner` lives as long as the pytest process. It costs nothing before the first start.
+One `Spawner` lives as long as the pytest process. It costs nothing before the first start. Those that have a program loaded
+(`children/warm.py`) belong to it, and start commands in its stead where they can.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import select
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -22,22 +22,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_codeprobe.model.sandbox import ProcessExit, ProcessLimits, Role
+from pytest_codeprobe.model.sandbox import ProcessExit, ProcessLimits, Role, WarmProgram
 from pytest_codeprobe.sandboxes.flags import FlagWatch
+from pytest_codeprobe.sandboxes.requests import as_os_error, make_request
 
 SPAWNER = Path(__file__).resolve().parent.parent / "children" / "spawner.py"
 
-#: reasons of a stop of the run (names of flags in its stop folder) that end a running process of this role
-STOPPED_BY: Mapping[Role, frozenset[str]] = {
-    "session": frozenset({"interrupt", "maxfail", "budget", "time", "trace"}),
-    "grader": frozenset({"interrupt", "maxfail"}),
-    "setup": frozenset({"interrupt", "maxfail"}),
-    "post_run": frozenset(),
-}
-#: seconds that a process of this role has left once the flag `now` is there; the others are killed at once
-NOW_AFTER: Mapping[Role, float] = {"post_run": 5.0}
-
 _START_TIMEOUT = 60.0  # seconds for the spawner or a keeper to answer; far beyond what a loaded machine needs
+_WARM_TIMEOUT = 20.0  # seconds for one that has a program loaded; then there is another way
+_WARM_PROGRAMS = 4  # that are kept loaded, each some 40 MB
 _INQUIRY_TIMEOUT = 5.0  # seconds for the spawner to end what a killed keeper left
 _CLOSE_TIMEOUT = 12.0  # seconds; the spawner leaves by itself within 10
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH",)  # without it some builds of Python don't start; says nothing of the user
@@ -47,11 +40,17 @@ class Spawner:
     """Starts commands under keepers through one child process, which is made at the first start and replaced if it dies.
 
     `watch`: pids besides our own whose end ends every tree at once (under xdist the controller's). `stop_dir`: the run's folder
-    of stop flags for starts that name none; it need not exist yet. `namespaces=False` forgoes pid namespaces.
+    of stop flags for starts that name none; it need not exist yet. `namespaces=False` forgoes pid namespaces. `program`: what
+    its commands are forks of; one that could not be loaded is not tried again.
     """
 
-    def __init__(self, watch: Sequence[int] = (), stop_dir: str = "", namespaces: bool = True) -> None:
-        self._watch, self._stop_dir, self._namespaces = tuple(watch), stop_dir, namespaces
+    def __init__(
+        self, watch: Sequence[int] = (), stop_dir: str = "", namespaces: bool = True, *, program: WarmProgram | None = None
+    ) -> None:
+        self._watch, self._stop_dir, self._namespaces, self._program = tuple(watch), stop_dir, namespaces, program
+        self._timeout = _START_TIMEOUT if program is None else _WARM_TIMEOUT
+        self._refusal = ""  # why the program can't be loaded
+        self._warm: dict[WarmProgram, Spawner] = {}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -83,51 +82,69 @@ class Spawner:
         role: Role = "session",
         agent: str = "",
         stop_dir: str = "",
+        warm: WarmProgram | None = None,
     ) -> KeptProcess:
         """Start a command in a session and process tree of its own; `argv[0]` is searched for in the PATH of `env`.
 
         It gets the three descriptors and no other. Output to regular files goes through the keeper, to one of them in order if
         `stdout == stderr`; anything else is handed over as it is. A flag in `stop_dir` (REASON or REASON@AGENT) ends it
         according to its role; if one is there already the command is not started and the result says so.
+        `warm`: what it is forked from, where that can be done.
         OSError if it can't be started: not found, not executable, no such folder, no more processes, not on Linux.
         """
-        request = {
-            "program": _find_program(argv[0], env, cwd),
-            "argv": list(argv),
-            "env": dict(env),
-            "cwd": str(Path(cwd).absolute()),
-            "held": _held(stdout, stderr, limits),
-            "merged": stdout == stderr,
-            "timeout": limits.timeout,
-            "grace": limits.grace,
-            "output_bytes": limits.output_bytes,
-            "rlimits": {name: list(pair) for name, pair in limits.rlimits.items()},
-            "wrapper": limits.wrapper,
-            "agent": agent,
-            "stop_dir": str(Path(folder).absolute()) if (folder := stop_dir or self._stop_dir) else "",
-            "stopped_by": sorted(STOPPED_BY[role]),
-            "now_after": NOW_AFTER.get(role, 0.0),
-        }
+        request = make_request(
+            argv,
+            env=env,
+            cwd=cwd,
+            stdout=stdout,
+            stderr=stderr,
+            limits=limits,
+            role=role,
+            agent=agent,
+            stop_dir=stop_dir or self._stop_dir,
+        )
         os.fstat(stdin)  # OSError here rather than a puzzle there
+        stdio = (stdin, stdout, stderr)
+        loaded = None if warm is None else self._loaded(warm)
+        if loaded is not None:
+            try:
+                return loaded._start(request, stdio)
+            except TimeoutError:
+                raise  # it may have been begun, and have read from stdin
+            except OSError:
+                loaded = None
+        return self._start(request, stdio)
+
+    def _start(self, request: Mapping[str, Any], stdio: Sequence[int]) -> KeptProcess:
         for _ in range(3):  # a spawner that was just killed can take one order and refuse the next before it is seen to be dead
-            process = self._try_start(request, (stdin, stdout, stderr))
+            process = self._try_start(request, stdio)
             if process is not None:
                 return process
         raise ChildProcessError(errno.ECHILD, "no keeper could be started")
 
+    def _loaded(self, program: WarmProgram) -> Spawner | None:
+        """The one whose commands are forks of the program; None where there are too many of these already."""
+        if program not in self._warm and len(self._warm) >= _WARM_PROGRAMS:
+            return None
+        return self._warm.setdefault(program, Spawner(self._watch, namespaces=self._namespaces, program=program))
+
     def close(self) -> None:
         """End every tree that is still there and the spawner; waits up to 12 s. A later start makes a new one."""
+        for loaded in list(self._warm.values()):
+            loaded.close()
         with self._lock:
             self._disconnect()
 
     def _try_start(self, request: Mapping[str, Any], stdio: Sequence[int]) -> KeptProcess | None:
         """None if the spawner or the keeper was lost on the way."""
         ours, theirs = socket.socketpair()
-        ours.settimeout(_START_TIMEOUT)
+        ours.settimeout(self._timeout)
         process = KeptProcess(self, ours, request["stop_dir"])
+        spawner: subprocess.Popen[bytes] | None = None
         try:
             with theirs, self._lock:
                 link = self._connect()
+                spawner = self._process
                 order = json.dumps({"do": "start", "stop_dir": request["stop_dir"]}).encode()
                 try:
                     socket.send_fds(link, [order], [theirs.fileno(), *stdio])
@@ -135,19 +152,21 @@ class Spawner:
                     self._disconnect()
                     raise
             ours.sendall(json.dumps(request).encode() + b"\n")
-            message = process._receive(time.monotonic() + _START_TIMEOUT)
+            message = process._receive(time.monotonic() + self._timeout)
             if message is None:
-                raise TimeoutError(errno.ETIMEDOUT, f"the keeper did not start {request['program']!r} within {_START_TIMEOUT:.0f} s")
+                raise TimeoutError(errno.ETIMEDOUT, f"the keeper did not start {request['program']!r} within {self._timeout:.0f} s")
             if message["event"] == "error":
-                raise _as_os_error(message)
+                raise as_os_error(message)
             if message["event"] != "started":
                 raise ConnectionResetError(errno.ECONNRESET, "the keeper was lost")
             process._started(message["keeper"], message["spawner"])
         except ConnectionError:
             process._release()
             return None
-        except BaseException:
+        except BaseException as error:
             process._release()
+            if isinstance(error, TimeoutError) and self._program is not None and spawner is not None:
+                spawner.kill()  # keepers do without it; the next start makes a new one
             raise
         return process
 
@@ -157,17 +176,21 @@ class Spawner:
             raise OSError(errno.ENOTSUP, f"sessions can be run on Linux only so far, not on {sys.platform}")
         if self._socket is not None and self._process is not None:
             if self._owner == os.getpid() and self._process.poll() is None:
+                os.kill(self._process.pid, signal.SIGCONT)  # a command may have stopped it
                 return self._socket
             self._disconnect()
+        if self._refusal:
+            raise ChildProcessError(errno.ECHILD, self._refusal)
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        link.settimeout(_START_TIMEOUT)
+        link.settimeout(self._timeout)
+        program = self._program or _spawner_program()
         config = {"fd": theirs.fileno(), "watch": [os.getpid(), *self._watch], "namespaces": self._namespaces}
         with theirs, tempfile.TemporaryFile() as complaints:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", str(SPAWNER), json.dumps(config)],
+                [*program.argv, json.dumps(config)],
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # no signal from the terminal reaches it
-                env={name: os.environ[name] for name in _LOADER_VARIABLES if name in os.environ},  # no key to be read in /proc
+                env=dict(program.env),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -184,7 +207,9 @@ class Spawner:
                 status = process.wait()
                 complaints.seek(0)
                 why = complaints.read().decode("utf-8", "replace").strip()[-2000:]
-                raise ChildProcessError(errno.ECHILD, f"the spawner did not start (status {status}): {why}")
+                refusal = f"the spawner did not start (status {status}): {why}"
+                self._refusal = refusal if self._program is not None else ""
+                raise ChildProcessError(errno.ECHILD, refusal)
         self._process, self._socket, self._owner, self._mode = process, link, os.getpid(), json.loads(answer)["mode"]
         return link
 
@@ -350,6 +375,11 @@ class KeptProcess:
         return dict(json.loads(line))
 
 
+def _spawner_program() -> WarmProgram:
+    env = {name: os.environ[name] for name in _LOADER_VARIABLES if name in os.environ}  # no key to be read in /proc
+    return WarmProgram((sys.executable, "-I", "-S", "-X", "utf8", str(SPAWNER)), tuple(env.items()))
+
+
 def _wait_readable(fd: int, end: float | None) -> bool:
     """True once the descriptor is readable, False when the time `end` (monotonic) is over. poll: no limit on numbers."""
     if fd < 0:
@@ -362,31 +392,3 @@ def _wait_readable(fd: int, end: float | None) -> bool:
             return True
         if end is not None and time.monotonic() >= end:
             return False
-
-
-def _find_program(name: str, env: Mapping[str, str], cwd: str) -> str:
-    """The file to run, searched for as the command's own shell would."""
-    if "\0" in name or "\0" in cwd:
-        raise OSError(errno.EINVAL, "NUL in a program's or folder's name")
-    if "/" in name:
-        return str(Path(cwd).absolute() / name)
-    for folder in env.get("PATH", os.defpath).split(os.pathsep):
-        candidate = Path(cwd).absolute() / folder / name
-        if name and candidate.is_file() and os.access(candidate, os.X_OK):
-            return str(candidate)
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-
-
-def _held(stdout: int, stderr: int, limits: ProcessLimits) -> list[int]:
-    """The outputs (1, 2) that the keeper writes: those to regular files. A pipe could block it."""
-    regular = [index for index, fd in ((1, stdout), (2, stderr)) if stat.S_ISREG(os.fstat(fd).st_mode)]
-    if limits.output_bytes is not None and len(regular) < 2:
-        raise OSError(errno.EINVAL, "a limit of output needs regular files for stdout and stderr")
-    return regular[:1] if stdout == stderr else regular
-
-
-def _as_os_error(message: Mapping[str, Any]) -> OSError:
-    number, filename = message["errno"], message["filename"]
-    if number == errno.EINVAL and not filename:
-        return OSError(number, message["text"])
-    return OSError(number, os.strerror(number), filename) if filename else OSError(number, os.strerror(number))

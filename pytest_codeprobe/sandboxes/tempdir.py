@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.sandbox import Command, WarmProgram
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.base import BaseSandbox, scratch_of
 from pytest_codeprobe.sandboxes.workspace import TemplateStore
@@ -20,6 +21,10 @@ class TempdirSandbox(BaseSandbox):
     """An attempt's folder below the system's temporary one."""
 
     driver = "tempdir"
+
+    def warm(self, command: Command) -> WarmProgram | None:
+        """Nothing is between the command and its keeper, so it can be forked."""
+        return command.warm
 
 
 class TempdirDriver:

@@ -15,12 +15,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_codeprobe.criteria.base import broken
+from pytest_codeprobe.criteria.hidden.layout import pytest_parts
 from pytest_codeprobe.errors import Stopped
 from pytest_codeprobe.model.criterion import Grading
-from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
+from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits, WarmProgram
 
 OUTPUTS = ("stdout", "stderr")  #: files in the folder of a child
-RUNNER = Path(__file__).resolve().parents[2] / "children" / "hidden_runner.py"
+_CHILDREN = Path(__file__).resolve().parents[2] / "children"
+_RUNNER, _WARM = str(_CHILDREN / "hidden_runner.py"), str(_CHILDREN / "warm.py")
+_OPTIONS = ("-I", "-B")
+#: variables that work before Python looks at its own, so that no fork can catch up with them
+_BEFORE = ("LD_", "DYLD_", "MALLOC_", "GLIBC_", "GCONV_", "LOCPATH")
 OUTPUT_BYTES = 64 << 20
 _MAX_LINE = 64 << 20  #: bytes of one record: all ids of a very large suite
 _POLL = 0.2  #: seconds between looks at the process while nothing arrives
@@ -46,6 +51,7 @@ class Run:
     may_xfail: bool = False  #: the hidden sources speak of tests that are expected to fail
     excused: frozenset[str] = frozenset()  #: those of the names that the sources may mark so
     strip: str = ""  #: what node ids begin with before what the names begin with
+    begun: bool = False  #: the last child came so far that what follows is due to the tests or the code under test
     touched: bool = False  #: collection of a test module has begun
     complete: bool = False  #: the last child sent its final record
     forged: bool = False  #: something else than the runner wrote to the channel
@@ -61,6 +67,7 @@ class Run:
     def take(self, record: dict[str, Any]) -> None:
         """Believe one authentic record, as far as it fits to those before it."""
         kind, node = record["kind"], record.get("id")
+        self.begun |= kind != "names"
         if kind == "names":
             self.names = self.names or record["names"]
             self.excused = self.excused or frozenset(record["excused"])
@@ -115,6 +122,18 @@ class Run:
         self.current = None
 
 
+def warm_program(python: str, env: Mapping[str, str], host: Mapping[str, str]) -> WarmProgram | None:
+    """pytest and the runner, loaded, under an interpreter; None where what `env` asks for takes a new one.
+
+    Loaded it is shared: what the task sets may point into a workspace, what the `host` sets too can't.
+    """
+    early = {name: value for name, value in env.items() if name.startswith(_BEFORE)}
+    if any(host.get(name) != value for name, value in early.items()):
+        return None
+    encoding = {name: value for name, value in env.items() if name == "LANG" or name.startswith("LC_")}
+    return WarmProgram((python, *_OPTIONS, _WARM, _RUNNER, pytest_parts()), tuple(sorted({**early, **encoding}.items())))
+
+
 def run_child(
     grading: Grading,
     config: Mapping[str, Any],
@@ -122,17 +141,21 @@ def run_child(
     *,
     python: str,
     env: Mapping[str, str],
+    warm: WarmProgram | None,
     folder: Path,
     deadline: float,
     test_timeout: float,
 ) -> None:
     """Run one child to its end and add what it shows to `run`. Whatever it does, this ends by `deadline` (monotonic).
 
-    CodeprobeError VERIFIER_FAILED if it can't be started or its end can't be proved; Stopped where the run ended it.
+    `warm`: what it is forked from where the driver can; then `run.begun` may stay False for a reason that a new interpreter does not
+    have. CodeprobeError VERIFIER_FAILED if it can't be started or its end can't be proved; Stopped where the run ended it.
     """
-    run.complete, run.reason, run.current, run.importing = False, "", None, None
+    run.begun = run.complete = run.forged = False
+    run.reason, run.current, run.importing = "", None, None
     ours, theirs = socket.socketpair()
-    command = Command(argv=[python, "-I", "-B", str(RUNNER), config["carrier"]], env=env, stdin_fd=theirs.fileno())
+    argv = [python, *_OPTIONS, _RUNNER, pytest_parts()]
+    command = Command(argv=argv, env=env, stdin_fd=theirs.fileno(), warm=warm)
     seconds = max(0.1, deadline - time.monotonic())
     limits = ProcessLimits(timeout=seconds + _LEAVING, grace=0.0, output_bytes=OUTPUT_BYTES, rlimits={"CORE": (0, 0)})
     with ours:
@@ -140,6 +163,8 @@ def run_child(
             with theirs:
                 process = grading.start(command, stdout=folder / OUTPUTS[0], stderr=folder / OUTPUTS[1], limits=limits)
         except OSError as error:
+            if warm is not None:
+                return
             if run.has("ready"):  # it could be started before: the code under test has seen to that
                 run.reason = f"it could not be started again: {error.strerror}"
                 return

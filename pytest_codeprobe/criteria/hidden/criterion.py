@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from pytest_codeprobe.criteria.base import WorkspacePath, broken, read_tail
-from pytest_codeprobe.criteria.hidden.channel import OUTPUTS, Run, run_child
+from pytest_codeprobe.criteria.hidden.channel import OUTPUTS, Run, run_child, warm_program
 from pytest_codeprobe.criteria.hidden.judge import Case, judge
 from pytest_codeprobe.criteria.hidden.layout import (
     CannotLay,
@@ -21,7 +21,6 @@ from pytest_codeprobe.criteria.hidden.layout import (
     import_root,
     lay_beside,
     lay_over,
-    make_carrier,
     stdlib_conflicts,
     syntax_error,
     top_names,
@@ -33,7 +32,7 @@ from pytest_codeprobe.model.sandbox import Command
 _SECONDS = 300.0
 _CHILDREN = 4  #: the first, and fresh ones after a crash or a test's time-out
 _OUTPUT = 8000  #: characters that are kept of what the children print
-_BLOCKED = ("cacheprovider", "codeprobe", "xdist", "cov", "randomly", "rerunfailures")
+_BLOCKED = ("cacheprovider", "codeprobe", "xdist", "xdist.looponfail", "cov", "randomly", "rerunfailures")
 _SELECTING = ("-k", "-m", "--deselect", "--ignore", "--ignore-glob", "--lf", "--last-failed")
 _SECRET = frozenset({"TASK_DIR", "REFERENCE_DIR"})  # the code under test shall not be shown the way to tests and solution
 _PROBE = """
@@ -153,13 +152,19 @@ class HiddenTests(Criterion):
         seconds = grading.time_left(wanted)
         deadline = time.monotonic() + seconds
         folders: list[Path] = []
+        warm = warm_program(python, env, grading.context.environ)
         for _ in range(_CHILDREN):
-            # In a new folder: the code under test could have changed what an earlier child was given.
-            folders.append(folder := scratch / f"r{secrets.token_hex(6)}")
-            prepare = {"argv": self._argv(folder, scratch, layout, run, word), "carrier": str(make_carrier(folder / "carrier"))}
-            job = {**config, **prepare, "done": sorted(i for i in run.tests if word not in i)}
-            _forget(run, word)
-            run_child(grading, job, run, python=python, env=env, folder=folder, deadline=deadline, test_timeout=self.test_timeout)
+            for way in dict.fromkeys((warm, None)):
+                # In a new folder: the code under test could have changed what an earlier child was given.
+                folders.append(folder := scratch / f"r{secrets.token_hex(6)}")
+                argv = self._argv(folder, scratch, layout, run, word)
+                job = {**config, "argv": argv, "done": sorted(i for i in run.tests if word not in i)}
+                _forget(run, word)
+                limits = {"deadline": deadline, "test_timeout": self.test_timeout}
+                run_child(grading, job, run, python=python, env=env, warm=way, folder=folder, **limits)
+                if run.begun or time.monotonic() >= deadline:
+                    break
+                warm = None  # it was not the tests that ended it, nor the code under test: without the short cut, then
             again = self._goes_on(run, layout, word) and time.monotonic() < deadline
             if not again or layout.changed() or scratch.is_symlink() or not scratch.is_dir():
                 break

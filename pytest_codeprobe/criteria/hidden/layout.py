@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 import errno
+import functools
 import hashlib
 import importlib.util
+import json
 import os
 import secrets
 import shutil
@@ -272,14 +274,8 @@ def _python_files(paths: Sequence[Path]) -> list[Path]:
     return [f for p in paths for f in (_files(p) if p.is_dir() else [p]) if f.suffix == ".py"]
 
 
-def make_carrier(folder: Path) -> Path:
-    """A folder of links to the pytest that runs us, for an interpreter that has none or another."""
-    folder.mkdir()
-    for name in _PYTEST_PARTS:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        origin = Path(spec.origin)
-        source = origin.parent if origin.name == "__init__.py" else origin
-        (folder / source.name).symlink_to(source)
-    return folder
+@functools.cache
+def pytest_parts() -> str:
+    """JSON: the modules that make up the pytest that runs us, each with its file."""
+    specs = {name: importlib.util.find_spec(name) for name in _PYTEST_PARTS}
+    return json.dumps({name: spec.origin for name, spec in specs.items() if spec is not None and spec.origin is not None})
