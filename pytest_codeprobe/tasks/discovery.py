@@ -14,7 +14,7 @@ SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 5_000_000  #: looked at of one file; the loader refuses larger ones
 _CHUNK = 1 << 16  #: bytes read at once: more than task files have, and not so many that asking for them costs
 #: the keys of which a task has at least one, as they may stand in YAML or JSON
-SIGNS = re.compile(rb"\b(?:task_id|initial_prompt(?:_file)?|success_criteria|run_limits)\b")
+_SIGNS = re.compile(rb"\b(?:task_id|initial_prompt(?:_file)?|success_criteria|run_limits)\b")
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _ID = re.compile(rb"^(?:\xef\xbb\xbf)?(?: *(?:- +)+)?['\"]?task_id['\"]?[ \t]*:", re.MULTILINE)
 _INDENTED_ID = re.compile(rb"^ +['\"]?task_id['\"]?[ \t]*:", re.MULTILINE)
@@ -181,6 +181,12 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     finally:
         os.close(descriptor)
     return b"".join(chunks)
+
+
+def may_hold_tasks(content: bytes) -> bool:
+    """Whether one of the keys of which a task has at least one stands in a file at all."""
+    utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return _SIGNS.search(content.decode("utf-16", "replace").encode() if utf16 else content) is not None
 
 
 def looks_like_task(path: str | os.PathLike[str]) -> bool:

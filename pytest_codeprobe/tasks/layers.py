@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -191,12 +190,7 @@ def load_defaults(settings: LoadSettings) -> dict[str, Any]:
     for key in values.keys() - _TABLES.keys() - _OTHERS:  # a misspelt limit would hold nothing
         place = document.place(("defaults", key), key=True)
         problems.add(place, ("defaults", key), f"unknown field {key!r}{did_you_mean(key, [*_TABLES, *_OTHERS])} in 'defaults'")
-    resolver = Resolver(
-        functools.partial(settings.rules, file),
-        settings.rootdir,
-        settings.environ,
-        lambda path, words: add(path, sentences.about(("defaults", *path), words)),
-    )
+    resolver = Resolver(file, settings.places, settings.environ, lambda path, words: add(path, sentences.about(("defaults", *path), words)))
     resolved = resolver.task({key: values[key] for key in _TABLES if values.get(key) is not None})
     for key, model in _TABLES.items():
         if key not in resolved:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,10 @@ from pytest_codeprobe.model.trial import FileRef
 from pytest_codeprobe.tasks import sentences
 from pytest_codeprobe.tasks.availability import KNOWN_AGENTS, KNOWN_CRITERIA
 from pytest_codeprobe.tasks.checks import check_task
-from pytest_codeprobe.tasks.discovery import SIGNS, read_bytes
+from pytest_codeprobe.tasks.discovery import may_hold_tasks, read_bytes
+from pytest_codeprobe.tasks.identities import Identities
 from pytest_codeprobe.tasks.layers import copied
+from pytest_codeprobe.tasks.paths import Sought
 from pytest_codeprobe.tasks.problems import FieldPath, Place, Problems, dotted, invalid, relative, shown
 from pytest_codeprobe.tasks.resolve import Resolver
 from pytest_codeprobe.tasks.settings import LoadSettings
@@ -46,6 +46,8 @@ class LoadedTask:
     prompt: str | None  #: byte for byte what the file or the field says
     criteria: tuple[Criterion, ...]
     refers_to: tuple[FileRef, ...]
+    sought: tuple[tuple[Sought, str], ...] = ()  #: what the file names, and the paths that it led to
+    variables: bool = False  #: whether what it says depends on the environment
 
     def place(self, path: FieldPath, *, key: bool = False) -> Place:
         """Where a field of the task stands, or what is nearest to it."""
@@ -68,16 +70,20 @@ class LoadedFile:
 def load_file(path: Path, settings: LoadSettings) -> LoadedFile:
     """Read a file. CodeprobeError TASK_INVALID for the first fault by position; its detail lists all of the file."""
     path = path.absolute()
-    name = relative(path, settings.rootdir)
     try:
         data = read_bytes(path)
     except OSError as error:
+        name = relative(path, settings.rootdir)
         raise invalid(name, Place(), f"the file can't be read: {error.strerror}") from error
-    readable = data.decode("utf-16", "replace").encode() if data.startswith((b"\xff\xfe", b"\xfe\xff")) else data
-    if SIGNS.search(readable) is None:
+    return load_bytes(path, data, settings)
+
+
+def load_bytes(path: Path, data: bytes, settings: LoadSettings) -> LoadedFile:
+    """As load_file(), of a file (absolute) whose content is known."""
+    if not may_hold_tasks(data):
         return LoadedFile(file=path)  # somebody else's YAML, which need not even be valid for us
-    reader = _FileReader(path, name, settings)
-    return reader.read(parse(data, name))
+    name = relative(path, settings.rootdir)
+    return _FileReader(path, name, settings).read(parse(data, name))
 
 
 class _FileReader:
@@ -138,8 +144,7 @@ class _TaskReader:
             self._no_id()
             return None
         before = len(self.problems.found)
-        rules = functools.partial(self.settings.rules, self.reader.path)
-        resolver = Resolver(rules, self.settings.rootdir, self.settings.environ, self.fault)
+        resolver = Resolver(self.reader.path, self.settings.places, self.settings.environ, self.fault)
         values = resolver.task(self._known())
         task = self._model(values)
         criteria = self._criteria(values.get("success_criteria"), resolver)
@@ -162,6 +167,8 @@ class _TaskReader:
             prompt=prompt,
             criteria=tuple(c for c in criteria if c is not None),
             refers_to=tuple(dict.fromkeys(resolver.refers_to)),
+            sought=tuple(zip(resolver.sought, (ref.path for ref in resolver.refers_to), strict=True)),
+            variables=resolver.variables,
         )
 
     def _no_id(self) -> None:
@@ -291,24 +298,4 @@ class _TaskReader:
         return text
 
 
-class Identities:
-    """The task ids of a run. Two that differ only in case, or in `/` and `__`, would share a folder."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[str, str]] = {}
-
-    def add(self, task_id: str, where: str) -> None:
-        """Note an id found at `where` (file:line). CodeprobeError DUPLICATE_TASK naming both places."""
-        key = re.sub("/", "__", task_id).casefold()
-        first_id, first = self._seen.setdefault(key, (task_id, where))
-        if first == where and first_id == task_id:
-            return
-        same = f"task_id {task_id!r} stands twice" if first_id == task_id else f"task_id {task_id!r} and {first_id!r} are too alike"
-        raise CodeprobeError(
-            "DUPLICATE_TASK",
-            f"{where}: {same}: here and in {first}",
-            detail={"task_id": task_id, "places": [first, where], "ids": [first_id, task_id]},
-        )
-
-
-__all__ = ["TASK_KEYS", "Identities", "LoadSettings", "LoadedFile", "LoadedTask", "load_file"]
+__all__ = ["TASK_KEYS", "Identities", "LoadSettings", "LoadedFile", "LoadedTask", "load_bytes", "load_file"]

@@ -50,6 +50,16 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(replace, text) if "$" in text else text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sought:
+    """What a file names, variables expanded, and how it is looked for."""
+
+    text: str
+    kind: Kind = "any"
+    anywhere: bool = False  #: may lead out of the repository
+    below_rootdir: bool = False  #: also looked for below rootdir
+
+
 class Folders:
     """What is the same for many files and found once: the repositories that folders are in, and where links lead."""
 
@@ -122,6 +132,26 @@ class PathRules:
 
     def _looks_inside(self, joined: Path) -> bool:
         return any(Path(os.path.normpath(joined)).is_relative_to(root) for root in self.allowed)
+
+
+class Places:
+    """Finds what files name. What is the same for many of them is found once: one for each load of a suite."""
+
+    def __init__(self, rootdir: Path, template_roots: tuple[str, ...] = ()) -> None:
+        self._rootdir, self._roots = rootdir, tuple(rootdir / root for root in template_roots)
+        self._folders = Folders()
+
+    def find(self, file: Path, sought: Sought) -> Path:
+        """The absolute path of what `file` (absolute) names; PathProblem if it can't be used."""
+        home = self._folders.repository_of(file.parent) or self._rootdir
+        allowed = (Path(file.anchor),) if sought.anywhere else (home, *self._roots)
+        rules = PathRules(file.parent, allowed, self._folders)
+        try:
+            return rules.resolve(sought.text, sought.kind)
+        except PathProblem:
+            if sought.below_rootdir and (self._rootdir / sought.text).exists():
+                return PathRules(self._rootdir, allowed, self._folders).resolve(sought.text, sought.kind)
+            raise
 
 
 def workspace_path(text: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_codeprobe.model.base import SourcedFloat, SourcedInt
 from pytest_codeprobe.model.trial import FileRef, FileRole
-from pytest_codeprobe.tasks.paths import Kind, PathProblem, PathRules, expand_variables
+from pytest_codeprobe.tasks.paths import Kind, PathProblem, Places, Sought, expand_variables
 from pytest_codeprobe.tasks.problems import FieldPath
 
 
@@ -49,11 +49,13 @@ _CHANGED = frozenset(at[0] for at in (*(spec.at for spec in _FIELDS), *_VARIABLE
 class Resolver:
     """Resolves the fields of one mapping; faults go to `fault`, what is referred to is collected."""
 
-    rules: Callable[[], PathRules]  #: asked for only where there is a path
-    rootdir: Path
+    file: Path  #: whose paths these are, absolute
+    places: Places
     environ: Mapping[str, str]
     fault: Callable[[FieldPath, str], None]  #: (where in the mapping, words about the field)
     refers_to: list[FileRef] = field(default_factory=list)
+    sought: list[Sought] = field(default_factory=list)  #: what led to them, one by one
+    variables: bool = False  #: what it says depends on the environment
 
     def task(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """A copy of a task (or of one layer) with absolute paths and without variables."""
@@ -101,33 +103,28 @@ class Resolver:
         if not isinstance(value, str):
             return value
         try:
-            return expand_variables(value, self.environ)
+            return self._without_variables(value)
         except PathProblem as problem:
             self.fault(path, str(problem))
             return value
+
+    def _without_variables(self, text: str) -> str:
+        self.variables = self.variables or "$" in text
+        return expand_variables(text, self.environ)
 
     def _path(self, spec: PathField, value: Any, path: FieldPath) -> Any:
         if not isinstance(value, str):
             return value
         try:
-            text = expand_variables(value, self.environ) if spec.variables else value
-            found = str(self._find(text, spec))
+            text = self._without_variables(value) if spec.variables else value
+            sought = Sought(text=text, kind=spec.kind, anywhere=spec.anywhere, below_rootdir=spec.below_rootdir)
+            found = str(self.places.find(self.file, sought))
         except PathProblem as problem:
             self.fault(path, str(problem))
             return value
         self.refers_to.append(FileRef(path=found, role=spec.role))
+        self.sought.append(sought)
         return found
-
-    def _find(self, text: str, spec: PathField) -> Path:
-        rules = self.rules()
-        if spec.anywhere:
-            rules = replace(rules, allowed=(Path(rules.base.anchor),))
-        try:
-            return rules.resolve(text, spec.kind)
-        except PathProblem:
-            if spec.below_rootdir and (self.rootdir / text).exists():
-                return replace(rules, base=self.rootdir).resolve(text, spec.kind)
-            raise
 
 
 def _copy(value: Any) -> Any:

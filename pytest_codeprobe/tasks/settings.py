@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_codeprobe.model.context import Registry
-from pytest_codeprobe.tasks.paths import Folders, PathRules
+from pytest_codeprobe.tasks.paths import Places
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is the same for many files is found once and kept
@@ -22,14 +22,10 @@ class LoadSettings:
     template_roots: tuple[str, ...] = ()  #: folders outside the repository that tasks may refer to
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))  #: for variables in paths and env
 
-    def rules(self, file: Path) -> PathRules:
-        """Where the paths of a file may lead."""
-        home = self._folders.repository_of(file.parent) or self.rootdir
-        return PathRules(file.parent, (home, *(self.rootdir / root for root in self.template_roots)), self._folders)
-
     @cached_property
-    def _folders(self) -> Folders:
-        return Folders()
+    def places(self) -> Places:
+        """Finds what files name."""
+        return Places(self.rootdir, self.template_roots)
 
     @cached_property
     def agent_names(self) -> Mapping[str, str]:
