@@ -18,7 +18,7 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessLimits
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.sandboxes.keeper import Spawner
+from pytest_codeprobe.sandboxes.keeper import KeptProcess, Spawner
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -40,7 +40,7 @@ class FakeGrading:
     seconds: float = 120.0  #: what is left of grading_timeout
     stop_dir: str = ""  #: the run's folder of stop flags
     warm: bool = True  #: the driver can fork a command from a program that is loaded
-    starts: list[Process] = field(default_factory=list)
+    starts: list[KeptProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for path in (self.task, self.workspace, self.template, self.scratch, self.folder / "private"):

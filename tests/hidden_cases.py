@@ -11,7 +11,8 @@ import pytest
 
 from pytest_codeprobe.criteria.hidden import HiddenTests
 from pytest_codeprobe.model.criterion import Score
-from tests.fake_grading import FakeGrading, write
+from pytest_codeprobe.sandboxes.keeper import KeptProcess
+from tests.fake_grading import FakeGrading, spawner, write
 
 CALC = "def add(a, b):\n    return a + b\n"
 WRONG = "def add(a, b):\n    return a - b\n"
@@ -41,9 +42,13 @@ class Case:
     joint: bool = False
 
 
-def prepare(folder: Path, case: Case) -> tuple[HiddenTests, FakeGrading]:
+#: how a driver may start the tests: as a fork of a process that has pytest loaded, or as a new process
+both_ways = pytest.mark.parametrize("warm", [True, False], ids=["forked", "anew"])
+
+
+def prepare(folder: Path, case: Case, *, warm: bool = True) -> tuple[HiddenTests, FakeGrading]:
     """The criterion, and its grading with everything in place."""
-    grading = FakeGrading(folder=folder)
+    grading = FakeGrading(folder=folder, warm=warm)
     write(grading.task, case.hidden)
     write(grading.template, case.template)
     write(grading.workspace, {**case.template, **case.agent})
@@ -52,9 +57,17 @@ def prepare(folder: Path, case: Case) -> tuple[HiddenTests, FakeGrading]:
     return HiddenTests.model_validate({"type": "pytest", "paths": case.paths, **case.fields}), grading
 
 
-def grade(folder: Path, case: Case) -> Score:
-    criterion, grading = prepare(folder, case)
-    return criterion.evaluate(grading)
+def grade(folder: Path, case: Case, *, warm: bool = True) -> Score:
+    """Its score. Fails if the tests were not started the way that was asked for."""
+    criterion, grading = prepare(folder, case, warm=warm)
+    score = criterion.evaluate(grading)
+    assert [was_forked(process) for process in grading.starts] == [warm] * len(grading.starts)
+    return score
+
+
+def was_forked(process: KeptProcess) -> bool:
+    """Whether it came from a process that had its program loaded."""
+    return process.spawner_pid != spawner().pid
 
 
 def table(cases: Mapping[str, Case]) -> pytest.MarkDecorator:

@@ -19,7 +19,7 @@ from pytest_codeprobe.criteria.hidden import HiddenTests
 from pytest_codeprobe.criteria.hidden.ids import Ambiguous, resolve
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from tests.fake_grading import descriptors_kept
-from tests.hidden_cases import CALC, TESTS, WRONG, Case, grade, hidden, prepare, table
+from tests.hidden_cases import CALC, TESTS, WRONG, Case, both_ways, grade, hidden, prepare, table
 from tests.unprivileged import unprivileged_argv
 
 SHAPES = {
@@ -183,9 +183,10 @@ SHAPES = {
 }
 
 
+@both_ways
 @table(SHAPES)
-def test_shapes(tmp_path: Path, case: Case) -> None:
-    score = grade(tmp_path, case)
+def test_shapes(tmp_path: Path, case: Case, warm: bool) -> None:
+    score = grade(tmp_path, case, warm=warm)
     assert score.value == pytest.approx(case.score), score
     assert case.says in score.explanation
 

@@ -17,6 +17,7 @@ import importlib
 import importlib.util
 import json
 import os
+import pathlib
 import sys
 import warnings
 from _blake2 import blake2s  # the C type: patching hashlib later changes nothing here
@@ -46,6 +47,8 @@ import pytest  # noqa: E402
 
 # what pytest would import after the workspace is open
 _LATE = ("_pytest._argcomplete", "_pytest.assertion.util", "faulthandler", "packaging.version", "pdb", "pygments")
+# plugins that would get in the way
+BLOCKED = [f"-pno:{name}" for name in ("cacheprovider", "codeprobe", "xdist", "xdist.looponfail", "cov", "randomly", "rerunfailures")]
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TEXT = 4000  # characters of a failure that are reported
 _FAILURE_EXPECTED = ("xfail", "expectedFailure")
@@ -287,14 +290,34 @@ class Reporter:
 
 
 def prepare() -> None:
-    """Load all of pytest that a run needs: what the workspace has under a name of these modules comes too late."""
-    plugins = getattr(sys.modules["_pytest.config"], "default_plugins", ())  # not public: without it, each run loads them by itself
-    for name in (*_LATE, *(f"_pytest.{plugin}" for plugin in plugins)):
+    """What is the same for all runs, and must be done before anything of the workspace can be imported: all of pytest is loaded.
+
+    Two things here are not public. Without them a run is slower, and no different.
+    """
+    internals: Any = sys.modules["_pytest.config"]
+    for name in (*_LATE, *(f"_pytest.{plugin}" for plugin in getattr(internals, "default_plugins", ()))):
         importlib.import_module(name)
     try:
         raise AssertionError
     except AssertionError:
         str(pytest.ExceptionInfo.from_current().getrepr(style="short"))  # what this takes is remembered: patterns, files of modules
+    if hasattr(internals, "get_config"):
+        take_first_step(internals)
+
+
+def take_first_step(internals: Any) -> None:
+    """Make a configuration that has pytest's own plugins and nothing else; the one run that there will be begins with it."""
+    begin = internals.get_config
+    made = begin(BLOCKED)
+
+    def get_config(args: Any = None, plugins: Any = None, **more: Any) -> Any:
+        internals.get_config = begin
+        if [arg for arg in args or () if arg.startswith("-p")] != BLOCKED:
+            return begin(args, plugins, **more)  # the task chooses plugins
+        made.invocation_params = made.InvocationParams(args=args, plugins=plugins, dir=pathlib.Path.cwd())
+        return made
+
+    internals.get_config = get_config
 
 
 def main() -> None:
@@ -303,7 +326,7 @@ def main() -> None:
     prepare()
     read_sources(job, send)
     reporter = Reporter(job, send)
-    reporter.end(pytest.main(job["argv"], plugins=[reporter]))
+    reporter.end(pytest.main([*BLOCKED, *job["argv"]], plugins=[reporter]))
 
 
 if __name__ == "__main__":

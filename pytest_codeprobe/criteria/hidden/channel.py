@@ -221,9 +221,8 @@ class _Listener:
                 now = time.monotonic()
                 if now >= limit:
                     return "timeout"
-                gone = self.process.wait(0) is not None
-                ready = selector.select(0 if gone else min(_POLL, limit - now))
-                if gone and not any(mask & selectors.EVENT_READ for _, mask in ready):
+                ready = selector.select(min(_POLL, limit - now))
+                if not ready and self.process.wait(0) is not None and not selector.select(0):
                     return ""
                 for _, mask in ready:
                     if mask & selectors.EVENT_WRITE and not self._send():

@@ -32,7 +32,6 @@ from pytest_codeprobe.model.sandbox import Command
 _SECONDS = 300.0
 _CHILDREN = 4  #: the first, and fresh ones after a crash or a test's time-out
 _OUTPUT = 8000  #: characters that are kept of what the children print
-_BLOCKED = ("cacheprovider", "codeprobe", "xdist", "xdist.looponfail", "cov", "randomly", "rerunfailures")
 _SELECTING = ("-k", "-m", "--deselect", "--ignore", "--ignore-glob", "--lf", "--last-failed")
 _SECRET = frozenset({"TASK_DIR", "REFERENCE_DIR"})  # the code under test shall not be shown the way to tests and solution
 _PROBE = """
@@ -246,7 +245,6 @@ class HiddenTests(Criterion):
             *("--rootdir", str(root), "--confcutdir", str(layout.root)),
             *("--import-mode=importlib", "--continue-on-collection-errors", "-s", "-q"),
             *("--tb=short", "--color=no", "--no-header", "--no-summary"),
-            *(f"-pno:{name}" for name in _BLOCKED),
             *(f"--ignore={file}" for file in sorted(lost)),
         ]
         targets = [str(t) for t in layout.targets if t not in lost]
