@@ -6,6 +6,7 @@ stdin) it redacts in a process of its own, so that a large log holds up no other
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -117,12 +118,13 @@ def json_line(value: Any) -> str:
     Infinite numbers become null and lone surrogates U+FFFD, so that every strict reader takes the line.
     """
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        text = _encode(value)
     except ValueError:
-        text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+        text = _encode(_finite(value))
     return _lone_surrogates(text)
 
 
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _ESCAPED_PAIR = re.compile(r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
@@ -156,12 +158,16 @@ def one_line(value: str, limit: int = 200) -> str:
 
 def write_whole(path: Path, text: str) -> None:
     """Write to a temporary name beside it and rename: a reader sees the old file or the new one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb", 0) as file:
+            rest = memoryview(text.encode())
+            while rest:
+                rest = rest[file.write(rest) :]
+        os.replace(part, path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
         raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import Field
+from pydantic_core import PydanticSerializationError
 
 from pytest_codeprobe.model.base import Model
 from pytest_codeprobe.text import json_line
@@ -146,6 +147,15 @@ class TrialResult(Model):
     duration_seconds: float
 
 
+_UNSAFE = ("NaN", "Infinity", "\x7f")  #: may be no JSON to every reader
+
+
 def result_text(result: TrialResult) -> str:
     """A record as one line of pure ASCII JSON and a newline, for a file or a report."""
-    return json_line(result.model_dump(mode="json")) + "\n"
+    try:
+        text = result.model_dump_json()
+    except PydanticSerializationError:  # a lone surrogate
+        text = ""
+    if not text.isascii() or not text or any(part in text for part in _UNSAFE):
+        text = json_line(result.model_dump(mode="json"))
+    return text + "\n"

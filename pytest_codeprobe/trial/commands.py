@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Literal
 
 from pytest_codeprobe.errors import CodeprobeError, Stopped
@@ -12,14 +13,19 @@ from pytest_codeprobe.model.context import Context, reason_of
 from pytest_codeprobe.model.result import LimitHit
 from pytest_codeprobe.model.sandbox import Command, CommandResult, Sandbox
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.trial.environment import command_environment
+from pytest_codeprobe.sandboxes.trees import remove_tree
+from pytest_codeprobe.trial.environment import command_environment, make_tools
 
 
 class TaskCommands:
-    """Runs them by `/bin/sh -c`, each under a keeper. `deadline`: pytest-timeout's seconds for prepare and session together."""
+    """Runs them by `/bin/sh -c`, each under a keeper.
 
-    def __init__(self, trial: Trial, context: Context, deadline: float | None) -> None:
-        self._trial, self._context, self._deadline = trial, context, deadline
+    `deadline`: pytest-timeout's seconds for prepare and session together. `agent_began`: the agent may have touched what is there.
+    """
+
+    def __init__(self, trial: Trial, context: Context, deadline: float | None, agent_began: Callable[[], bool]) -> None:
+        self._trial, self._context, self._deadline, self._agent_began = trial, context, deadline, agent_began
+        self._laid: tuple[Path, bool] | None = None  # for which tools are there
         self.limit: LimitHit | None = None  #: what preparing ran into
         self.post_run_due = False  #: pre_run has begun, and post_run cleans up what it made elsewhere
 
@@ -34,9 +40,7 @@ class TaskCommands:
         role: Literal["setup", "post_run"] = "setup",
     ) -> CommandResult:
         """One command to its end. SANDBOX_FAILED if it can't be started; Stopped where the run ended it."""
-        graded = sandbox.root / "grade" / "tools"
-        tools = graded if graded.is_dir() else sandbox.root / "setup"
-        environment = {**command_environment(self._trial, self._context, sandbox, tools, "grader"), **(extra or {})}
+        environment = {**command_environment(self._trial, self._context, sandbox, self._tools(sandbox), "grader"), **(extra or {})}
         try:
             result = sandbox.run(Command(argv=["/bin/sh", "-c", command], env=environment), role=role, timeout=timeout)
         except OSError as error:
@@ -46,6 +50,16 @@ class TaskCommands:
         if result.exit.cause.startswith("stopped:"):
             raise Stopped(reason_of(result.exit.cause))
         return result
+
+    def _tools(self, sandbox: Sandbox) -> Path:
+        """HOME, TMPDIR and `python` of the commands, laid at their first use: anew once the agent has had its hands on the old ones."""
+        folder, state = sandbox.root / "setup", (sandbox.root, self._agent_began())
+        if state != self._laid:
+            if left := remove_tree(folder):
+                raise CodeprobeError("SANDBOX_FAILED", f"what the session left could not be removed: {left[0]}")
+            make_tools(folder)
+            self._laid = state
+        return folder
 
     def pre_run(self, sandbox: Sandbox, began: float, used: float, log: logging.Logger) -> None:
         """All of pre_run.

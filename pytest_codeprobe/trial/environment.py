@@ -1,7 +1,10 @@
 """Environments of sessions, task commands and graders: an allowlist of the harness's own plus what the task declares."""
 
+# ruff: noqa: PTH102, PTH211
+# (made for every trial: plain calls)
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -101,19 +104,29 @@ def make_tools(folder: Path) -> Path:
 
     A virtual environment of two links and a line of configuration: `sys.executable` stays inside it.
     """
-    base = Path(sys.base_prefix)
-    program = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    top, (program, configuration, names) = str(folder), _python()
     try:
-        for part in ("bin", "home", "tmp", f"lib/{version}/site-packages"):
-            (folder / part).mkdir(parents=True)
-        home = program.parent if program.parent.name == "bin" else base / "bin"
-        (folder / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
-        for name in ("python", "python3", version):
-            (folder / "bin" / name).symlink_to(program)
+        for part in ("", "/bin", "/home", "/tmp"):
+            os.mkdir(top + part)
+        fd = os.open(f"{top}/pyvenv.cfg", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(fd, configuration)
+        finally:
+            os.close(fd)
+        for name in names:
+            os.symlink(program, f"{top}/bin/{name}")
     except OSError as error:
         raise CodeprobeError("SANDBOX_FAILED", f"{folder}: {error.strerror}") from error
     return folder
+
+
+@functools.cache
+def _python() -> tuple[str, bytes, tuple[str, ...]]:
+    """The interpreter that graders find, the content of its pyvenv.cfg, the names that it has."""
+    program = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
+    home = program.parent if program.parent.name == "bin" else Path(sys.base_prefix) / "bin"
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return str(program), f"home = {home}\ninclude-system-site-packages = false\n".encode(), ("python", "python3", version)
 
 
 def trial_secrets(trial: Trial, context: Context) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from pytest_codeprobe.model.result import CriterionResult
 from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessLimits, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.sandboxes.trees import remove_tree
+from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.protect import put_back
 
 _EPSILON = 1e-9  #: a mean of thirds must reach a threshold that is written as 0.9999…
@@ -55,37 +55,38 @@ class TrialGrading:
         trial: Trial,
         context: Context,
         sandbox: Sandbox,
-        scratch: Path,
-        environment: Mapping[str, str],
+        place: GradersPlace,
         final_message: str | None,
         transcript: Transcript | None,
         changes: Sequence[Change],
         timeout: float,
-        lay: Callable[[], None],
     ) -> None:
         self.trial, self.context, self.workspace, self.template = trial, context, sandbox.workspace, sandbox.template
-        self.final_message, self.transcript, self.changes, self.environment = final_message, transcript, changes, environment
-        self._sandbox, self._scratch, self._number = sandbox, scratch, 0
+        self.final_message, self.transcript, self.changes = final_message, transcript, changes
+        self._sandbox, self._place, self._number = sandbox, place, 0
         self._deadline = time.monotonic() + timeout
         self._live: list[Process] = []
-        self._lay, self._used = lay, False
+        self._used = False
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """See the protocol."""
+        return self._place.environment
 
     @property
     def scratch(self) -> Path:
         """The running criterion's own folder."""
-        return self._scratch / str(self._number)
+        return self._place.scratch(self._number)
 
     def begin(self, number: int) -> None:
-        """A criterion is about to look: give it its folder, and a place that no grader's process has had its hands on.
-
-        Such a process may have run the agent's code, with the rights to change whatever the next one relies on.
+        """A criterion is about to look: what it finds has not been in the hands of another grader's process, which may have run the
+        agent's code.
         """
         if self._used:
             put_back(self._sandbox, self.trial.sandbox.protected)
-            self._lay()
+            self._place.lay_anew()
             self._used = False
         self._number = number
-        self.scratch.mkdir(parents=True)
 
     def end(self) -> None:
         """A criterion has looked: nothing that it started outlives it."""
@@ -225,14 +226,3 @@ def _left_out(criterion: Criterion, why: str) -> CriterionResult:
         verdict="left out",
         explanation=why,
     )
-
-
-def make_scratch(root: Path) -> Path:
-    """A fresh folder for graders, made when nothing of the agent is alive: what it may have planted there is gone."""
-    if left := remove_tree(root):
-        raise CodeprobeError("SANDBOX_FAILED", f"what the session left in the graders' place could not be removed: {left[0]}")
-    try:
-        root.mkdir(mode=0o700)
-    except OSError as error:
-        raise CodeprobeError("SANDBOX_FAILED", f"{root}: {error.strerror}") from error
-    return root

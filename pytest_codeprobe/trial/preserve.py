@@ -1,8 +1,12 @@
 """What leaves a trial's private folder: logs, transcript, diff, the workspace; always through the redactor."""
 
+# ruff: noqa: PTH108
+# (done for every log of every trial: plain calls)
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import json
 import logging
 import os
@@ -10,16 +14,19 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from pytest_codeprobe import text
 from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.sandboxes.lane import LANE
+from pytest_codeprobe.sandboxes.trees import SMALL_FILES, remove_tree
 from pytest_codeprobe.text import Redactor
 
 _IN_PROCESS = 1 << 20  #: bytes; larger files are redacted by a process of their own, so that no other trial waits for the GIL
+_SMALL_TREE = 1 << 18  #: the same for all files of a tree, that the lane is held for
 
 
-def copy_log(source: Path, target: Path, redactor: Redactor) -> bool:
+def copy_log(source: str, target: str, redactor: Redactor) -> bool:
     """Copy one file without secrets; nothing where it does not exist. SANDBOX_FAILED on trouble with the disk.
 
     False where something else lies in its place: a session has no business here, and gains nothing by what it breaks.
@@ -36,30 +43,71 @@ def copy_log(source: Path, target: Path, redactor: Redactor) -> bool:
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         return False
-    with os.fdopen(fd, "rb") as reader:
-        size = status.st_size
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            if size <= _IN_PROCESS or not redactor:
-                with target.open("wb") as writer:
-                    redactor.stream(reader, writer)
-                return True
-        except OSError as error:
-            target.unlink(missing_ok=True)  # half a log would pass for a whole one
-            raise _failed(target, error) from error
+    with os.fdopen(fd, "rb", 0) as reader:
+        if not redactor or status.st_size <= _IN_PROCESS:
+            _copy(reader, target, redactor)
+            return True
+    place = Path(target)
+    place.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _in_a_process(redactor, str(source), str(target))
+        _in_a_process(redactor, source, str(fresh(place)))
     except CodeprobeError:
-        target.unlink(missing_ok=True)
+        place.unlink(missing_ok=True)
         raise
     return True
+
+
+def _copy(reader: BinaryIO, target: str, redactor: Redactor) -> None:
+    try:
+        with os.fdopen(_new_file(target), "wb", 0) as writer:
+            redactor.stream(reader, writer)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(target)  # half a log would pass for a whole one
+        raise _failed(target, error) from error
+
+
+def _new_file(target: str) -> int:
+    """Open it to be written. What lies there, of an earlier attempt or planted by a session, goes; its folder is made if need be."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(target, flags, 0o666)
+    except FileNotFoundError:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        fresh(Path(target))
+    return os.open(target, flags, 0o666)
+
+
+def fresh(path: Path) -> Path:
+    """A place that is about to be written: what a session put there, a FIFO that blocks or a link, is gone."""
+    if left := remove_tree(path):
+        raise CodeprobeError("SANDBOX_FAILED", f"what the session left could not be removed: {left[0]}")
+    return path
 
 
 def scrub_tree(folder: Path, redactor: Redactor) -> int:
     """Replace each regular file below that holds a secret by a mark; the number of files replaced."""
     if not redactor or not folder.exists():
         return 0
+    with LANE:
+        if _is_small(folder):
+            return text.scrub(str(folder), redactor)
     return int(_in_a_process(redactor, "--tree", str(folder)) or 0)
+
+
+def _is_small(folder: Path) -> bool:
+    """Whether reading it here takes less than a process would."""
+    entries, size, todo = 0, 0, [str(folder)]
+    while todo and entries <= SMALL_FILES and size <= _SMALL_TREE:
+        with os.scandir(todo.pop()) as found:
+            for entry in itertools.islice(found, SMALL_FILES + 1):
+                entries += 1
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(entry.path)
+                else:
+                    size += entry.stat(follow_symlinks=False).st_size
+    return entries <= SMALL_FILES and size <= _SMALL_TREE
 
 
 def _in_a_process(redactor: Redactor, *arguments: str) -> bytes:
@@ -69,13 +117,14 @@ def _in_a_process(redactor: Redactor, *arguments: str) -> bytes:
         capture_output=True,
         check=False,
         env={},
+        cwd="/",
     )
     if done.returncode:
         raise CodeprobeError("SANDBOX_FAILED", f"redaction failed: {done.stderr.decode(errors='replace')[-500:]}")
     return done.stdout
 
 
-def _failed(path: Path, error: OSError) -> CodeprobeError:
+def _failed(path: str, error: OSError) -> CodeprobeError:
     return CodeprobeError("SANDBOX_FAILED", f"{path}: {error.strerror}")
 
 
@@ -84,14 +133,38 @@ class TrialLog:
 
     def __init__(self, path: Path) -> None:
         self.logger = logging.Logger("codeprobe.trial", logging.DEBUG)  # noqa: LOG001  # of its own: thousands of trials leave none behind
-        self._handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self._handler = _Lines(path)
+        self._handler.setFormatter(_FORMAT)
         self.logger.addHandler(self._handler)
 
     def close(self) -> None:
-        """Write out and close."""
-        self._handler.close()
+        """No further line."""
         self.logger.handlers.clear()
+        self._handler.close()
+
+
+_FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+
+
+class _Lines(logging.Handler):
+    """Appends to a file, one write per record."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            os.write(self._fd, (self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+        except OSError:
+            self.handleError(record)
+
+    def close(self) -> None:
+        with self.lock or contextlib.nullcontext():
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
+        super().close()
 
 
 def preserve_mode(asked: Literal["none", "move", "direct"] | None) -> Literal["none", "move", "direct"]:

@@ -19,8 +19,8 @@ from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.text import Redactor
 from pytest_codeprobe.trial.attempts import Attempts
 from pytest_codeprobe.trial.commands import TaskCommands
-from pytest_codeprobe.trial.environment import command_environment, make_tools
-from pytest_codeprobe.trial.grade import NO_SESSION, TrialGrading, Verdict, grading_timeout, judge, make_scratch
+from pytest_codeprobe.trial.grade import NO_SESSION, TrialGrading, Verdict, grading_timeout, judge
+from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.handle import SandboxHandle
 from pytest_codeprobe.trial.preserve import TrialLog
 from pytest_codeprobe.trial.protect import put_back
@@ -65,7 +65,7 @@ class TrialRun:
         self._began = context.clock.monotonic()
         self._started_at = stamp(context.clock.now())
         self._frozen = False
-        self._commands = TaskCommands(trial, context, deadline)
+        self._commands = TaskCommands(trial, context, deadline, lambda: self.session_began)
         self._store = AttemptStore(context, trial)
         self._attempts = Attempts(trial, context, self.agent, self._store, number=number, earlier=earlier, deadline=deadline)
         self._criteria: tuple[Criterion, ...] = ()
@@ -277,7 +277,6 @@ class TrialRun:
         self._sandbox = sandbox
         self._log = TrialLog(sandbox.logs / "trial.log")
         self._log.logger.info("attempt %d of %s in %s", self._attempts.number, self.trial.node_id, sandbox.driver)
-        make_tools(sandbox.root / "setup")
         self._preflight()
         self._commands.pre_run(sandbox, began, self._attempts.prepare_time + self._attempts.session_time, self._log.logger)
         self._attempts.prepare_time += time.monotonic() - began
@@ -315,38 +314,16 @@ class TrialRun:
 
     def _grading(self, changes: Sequence[Change], *, timeout: float) -> TrialGrading:
         sandbox = self.current_sandbox()
-        root = sandbox.root / "grade"
         message = self.outcome.final_message if self.outcome and self.agent().is_session else None
-        code = self.trial.reference.code if self.trial.reference is not None else None
-
-        def lay() -> None:
-            make_scratch(root)
-            make_tools(root / "tools")
-            (root / "agent_output.txt").write_text(message or "", encoding="utf-8", errors="replace")
-            if code is not None:
-                (root / "reference").mkdir()
-                (root / "reference" / "code").write_text(code, encoding="utf-8")
-            if self.transcript is not None:
-                (root / "transcript.json").write_text(self.transcript.model_dump_json(exclude_none=True), encoding="utf-8")
-
-        lay()
-        environment = command_environment(self.trial, self.context, sandbox, root / "tools", "grader")
-        environment["AGENT_OUTPUT"] = str(root / "agent_output.txt")
-        if code is not None:
-            environment["REFERENCE_DIR"] = str(root / "reference")
-        if self.transcript is not None:
-            environment["TRANSCRIPT"] = str(root / "transcript.json")
         return TrialGrading(
             trial=self.trial,
             context=self.context,
             sandbox=sandbox,
-            scratch=root / "scratch",
-            environment=environment,
+            place=GradersPlace(self.trial, self.context, sandbox, message, self.transcript),
             final_message=message,
             transcript=self.transcript if self.agent().is_session else None,
             changes=changes,
             timeout=timeout,
-            lay=lay,
         )
 
     # ---- finish

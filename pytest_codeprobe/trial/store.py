@@ -12,11 +12,11 @@ from pytest_codeprobe.model.result import TrialResult, result_text
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.sandboxes.keeping import move_tree
+from pytest_codeprobe.sandboxes.keeping import carry
 from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.text import MIN_SECRET, Redactor, write_whole
 from pytest_codeprobe.trial.environment import short_secrets, trial_secrets
-from pytest_codeprobe.trial.preserve import copy_log, preserve_mode, scrub_tree
+from pytest_codeprobe.trial.preserve import copy_log, fresh, preserve_mode, scrub_tree
 
 _LOGS = ("agent.stdout", "agent.stderr", "trial.log", "transcript.json")
 
@@ -28,7 +28,8 @@ class AttemptStore:
         self._trial = trial
         self._folder = context.run_dir / "trials" / trial.folder
         self._mode = preserve_mode(context.options.preserve)
-        self.redactor = Redactor({*context.redactor.secrets, *trial_secrets(trial, context)})
+        self.redactor = context.redactor
+        self.add_secrets(trial_secrets(trial, context))
         self.kept: Literal["whole", "partial", "none"] = "none"
         self.warnings = [
             f"the value of {name} is shorter than {MIN_SECRET} characters and is not redacted" for name in short_secrets(trial, context)
@@ -36,7 +37,8 @@ class AttemptStore:
 
     def add_secrets(self, values: frozenset[str]) -> None:
         """Further values that must not leave the trial."""
-        self.redactor = Redactor({*self.redactor.secrets, *values})
+        if not values <= set(self.redactor.secrets):
+            self.redactor = Redactor({*self.redactor.secrets, *values})
 
     def transcript(self, sandbox: Sandbox, transcript: Transcript) -> None:
         """Lay transcript.json among the raw logs."""
@@ -54,10 +56,12 @@ class AttemptStore:
 
         def work() -> None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            raw = fresh(sandbox.logs / "diff.patch")
-            fresh(sandbox.logs / "diff.patch.part")
-            sandbox.write_diff(raw)
-            copy_log(raw, self._folder / "diff.patch", self.redactor)
+            # a kill must not leave a secret in the run dir: with secrets about, only what is clean gets there
+            folder = sandbox.logs if self.redactor else self._folder
+            fresh(folder / "diff.patch.part")
+            sandbox.write_diff(fresh(folder / "diff.patch"))
+            if self.redactor:
+                copy_log(f"{folder}/diff.patch", f"{self._folder}/diff.patch", self.redactor)
             if self._mode != "none":
                 self._keep(sandbox)
 
@@ -74,7 +78,7 @@ class AttemptStore:
                 if removed := scrub_tree(place, self.redactor):
                     self.kept = "partial"
                     self.warnings.append(f"{self._trial.node_id}: {removed} kept files held a secret and were replaced by a mark")
-                move_tree(place, target, ())
+                carry(place, target)
         except BaseException:
             self.kept = "none"
             remove_tree(target)  # half a tree is of no use, and the record needs the room on a full disk
@@ -94,8 +98,9 @@ class AttemptStore:
         """The logs of one attempt."""
 
         def work() -> None:
+            place = self._folder / f"attempt-{number}"
             for name in _LOGS:
-                if not copy_log(sandbox.logs / name, self._folder / f"attempt-{number}" / name, self.redactor):
+                if not copy_log(f"{sandbox.logs}/{name}", f"{place}/{name}", self.redactor):
                     self.warnings.append(f"{self._trial.node_id}: {name} is not kept: the session put something else in its place")
 
         self._guard(work)
@@ -116,10 +121,3 @@ class AttemptStore:
             where = error.filename or self._folder
             message = f"{where}: {error.strerror or error}"
             raise CodeprobeError("SANDBOX_FAILED", message, remediation="Check the disk and its permissions.") from error
-
-
-def fresh(path: Path) -> Path:
-    """A place in the private folder that is about to be written: what a session put there, a FIFO that blocks or a link, is gone."""
-    if left := remove_tree(path):
-        raise CodeprobeError("SANDBOX_FAILED", f"what the session left could not be removed: {left[0]}")
-    return path
