@@ -156,12 +156,12 @@ def one_line(value: str, limit: int = 200) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str | bytes) -> None:
     """Write to a temporary name beside it and rename: a reader sees the old file or the new one."""
     part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb", 0) as file:
-            rest = memoryview(text.encode())
+            rest = memoryview(text.encode() if isinstance(text, str) else text)
             while rest:
                 rest = rest[file.write(rest) :]
         os.replace(part, path)

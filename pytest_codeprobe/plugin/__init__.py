@@ -105,6 +105,16 @@ def pytest_configure_node(node: Any) -> None:
 # ---- collection
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        live = session.config.stash[STATE].live
+        if live is not None:
+            live.task_files.close()
+
+
 def _discovery(config: pytest.Config) -> Discovery:
     if DISCOVERY not in config.stash:
         from pytest_codeprobe.plugin.discover import Discovery

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.plugin.failure import failure_text, told
-from pytest_codeprobe.tasks.load import LoadedTask
+from pytest_codeprobe.tasks.heads import Head, trial_of
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.result import Attempt, TrialResult
+    from pytest_codeprobe.model.trial import Trial
     from pytest_codeprobe.plugin.live import Live
     from pytest_codeprobe.plugin.views import ScoreView
     from pytest_codeprobe.trial.run import TrialRun
@@ -37,31 +37,26 @@ class TaskFile(pytest.Module):
         return types.ModuleType(self.path.stem)
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        loaded = self.live.load(self.path)
-        if isinstance(loaded, CodeprobeError):
-            raise TaskError(loaded)
         try:
-            for task in loaded.tasks:
-                self.live.identities.add(task.task.task_id, f"{task.name}:{task.line}")
-                for trial in self.live.expand(task, f"{self.nodeid}::{task.task.task_id}"):
-                    yield self._item(task, trial)
+            found = self.live.task_files.trials(self.path, self.nodeid)
         except CodeprobeError as error:
             if not self.live.is_fault_of_run(error):
                 raise TaskError(error) from None
+            return
+        for head, text in zip(found.heads, found.texts, strict=True):
+            yield self._item(head, text)
 
-    def _item(self, task: LoadedTask, trial: Trial) -> TaskItem:
-        name = trial.node_id.removeprefix(f"{self.nodeid}::")
-        item: TaskItem = TaskItem.from_parent(self, name=name, callobj=_call(task.task.fixtures), trial=trial, live=self.live)
-        item.add_marker(pytest.mark.codeprobe(task=trial.task_id))
-        for tag in trial.tags:
-            item.add_marker(pytest.mark.codeprobe(tag=tag))
-            if self.live.tag_is_mark(tag):
-                item.add_marker(getattr(pytest.mark, tag))
-        item.extra_keyword_matches.update(trial.tags)
-        if trial.skip is not None:
-            item.add_marker(pytest.mark.skip(reason=trial.skip))
-        if trial.xfail is not None:  # raises=: trouble of the harness is never expected
-            item.add_marker(pytest.mark.xfail(reason=trial.xfail, raises=Unmet))
+    def _item(self, head: Head, text: bytes | Trial) -> TaskItem:
+        item: TaskItem = TaskItem.from_parent(self, name=head.name, callobj=_call(head.fixtures), head=head, text=text, live=self.live)
+        item.add_marker(pytest.mark.codeprobe(task=head.task_id))
+        for tag in head.tags:
+            for mark in self.live.marks_of(tag):
+                item.add_marker(mark)
+        item.extra_keyword_matches.update(head.tags)
+        if head.skip is not None:
+            item.add_marker(pytest.mark.skip(reason=head.skip))
+        if head.xfail is not None:  # raises=: trouble of the harness is never expected
+            item.add_marker(pytest.mark.xfail(reason=head.xfail, raises=Unmet))
         return item
 
 
@@ -73,7 +68,7 @@ class TaskError(pytest.Collector.CollectError):
         self.error = error
 
 
-def _call(fixtures: tuple[str, ...]) -> Callable[..., None]:
+def _call(fixtures: Sequence[str]) -> Callable[..., None]:
     def call(codeprobe_score: ScoreView) -> None:
         """The call phase only looks at the verdict: set-up has done the rest."""
         if not codeprobe_score.passed:
@@ -82,11 +77,32 @@ def _call(fixtures: tuple[str, ...]) -> Callable[..., None]:
     return pytest.mark.usefixtures(*fixtures)(call) if fixtures else call
 
 
-class TaskItem(pytest.Function):
-    """One trial."""
+class HasTrial(Protocol):
+    """What stands for a trial before it runs: a task's item, or a Python test with our marker."""
 
-    def __init__(self, *, trial: Trial, live: Live, **kw: Any) -> None:
-        self.trial, self.live = trial, live
+    @property
+    def agent_name(self) -> str | None:
+        """None: nobody has chosen one."""
+
+    @property
+    def task_file(self) -> str:
+        """Absolute path."""
+
+    @property
+    def skip_reason(self) -> str | None:
+        """Of the task."""
+
+    def make_trial(self) -> Trial:
+        """What is to run."""
+
+
+class TaskItem(pytest.Function):
+    """One trial. Until it is asked for it is text: thousands wait at once."""
+
+    def __init__(self, *, head: Head, text: bytes | Trial, live: Live, **kw: Any) -> None:
+        self.head, self.live = head, live
+        self._text = text
+        self._trial: Trial | None = None
         self.run: TrialRun | None = None
         self.record: TrialResult | None = None
         self.earlier: tuple[Attempt, ...] = ()  #: of the tries before a rerun
@@ -94,15 +110,43 @@ class TaskItem(pytest.Function):
         self.ran_ahead = False  #: the same, once that set-up has begun
         self.holds = False  #: the other threads wait until pytest has counted its failure
         super().__init__(**kw)
+        self.node_id = self.nodeid  #: pytest-xdist may add a group to that
+
+    @property
+    def agent_name(self) -> str | None:
+        return self.head.agent
+
+    @property
+    def task_file(self) -> str:
+        return str(self.path)
+
+    @property
+    def skip_reason(self) -> str | None:
+        return self.head.skip
+
+    @property
+    def trial(self) -> Trial:
+        """What is to run."""
+        if self._trial is None:
+            self._trial = self.make_trial()
+        return self._trial
+
+    def make_trial(self) -> Trial:
+        """The same, not kept."""
+        return trial_of(self._text, self.node_id)
+
+    def forget_trial(self) -> None:
+        """It is over: pytest keeps its items to the end."""
+        self._trial = None
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        return self.path, self.trial.line - 1, f"task: {self.name}"
+        return self.path, self.head.line - 1, f"task: {self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kw: Any) -> Any:
         """No Python traceback for what is not Python's fault."""
         if self.record is not None and isinstance(excinfo.value, Unmet):
             text = failure_text(self.record, self.live.shown_run_dir())
-            return told(self.record, excinfo, text, self.path, self.trial.line)
+            return told(self.record, excinfo, text, self.path, self.head.line)
         return super().repr_failure(excinfo, *args, **kw)
 
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
-from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.plugin.refusal import as_error, refusal_line, refused
 from pytest_codeprobe.run.book import Final, RunBook, final_of
 from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
@@ -56,7 +55,7 @@ class Controller:
         live.interrupts.busy = lambda: self.state.xdist and bool(self.book.open)
 
     # ---- the plan
-    def planned(self, trials: Sequence[Trial]) -> None:
+    def planned(self) -> None:
         """Without xdist: the plan of this very process is known."""
         self._take_plan()
 

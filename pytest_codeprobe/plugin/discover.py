@@ -86,11 +86,11 @@ class Discovery:
 
     def _refers_to(self, file: Path) -> set[str]:
         """What a task file names at or below its own folder, but nothing that holds the file itself."""
-        loaded = self._state.activate().load(file)
+        known = self._state.activate().task_files.find(file)
         own = str(file.parent)
-        if isinstance(loaded, Exception):
+        if isinstance(known, Exception):
             return _named_in_text(file)
-        found = {ref.path for task in loaded.tasks for ref in task.refers_to if ref.role != "task"}
+        found = {reference.path for reference in known.references}
         return {p for p in found if p.startswith(own + os.sep) and not str(file).startswith(p + os.sep) and p != str(file)}
 
 

@@ -54,7 +54,7 @@ class Jobs:
         ahead, forced = [], {}
         for item in items:
             if isinstance(item, TaskItem):
-                if any(item.iter_markers("skip")) or not self.live.may_start(item.trial):
+                if any(item.iter_markers("skip")) or not self.live.may_start(item):
                     continue  # pytest skips it at once, in its own set-up
                 reason = rules.forced(item)
                 if reason is None:
@@ -63,7 +63,7 @@ class Jobs:
                 forced[item.nodeid] = reason
             elif item.stash.get(MARKED, None) is not None:
                 forced[item.nodeid] = "a Python test with a task"
-        return sorted(ahead, key=lambda item: FIRST not in item.trial.tags), forced
+        return sorted(ahead, key=lambda item: FIRST not in item.head.tags), forced
 
 
 def _said(jobs: int, forced: dict[str, str]) -> str:
@@ -87,7 +87,7 @@ class _Loop:
 
     def __init__(self, live: Live, session: pytest.Session, ahead: Sequence[TaskItem]) -> None:
         self._live, self._session = live, session
-        self._ahead = {item.trial.node_id: item for item in ahead}
+        self._ahead = {item.node_id: item for item in ahead}
         self._blocks = collections.deque(_blocks(session.items, set(ahead)))
         self._left = len(session.items)
         self._started = 0  #: trials that run ahead and have begun
@@ -214,8 +214,8 @@ def _report(live: Live, item: TaskItem) -> None:
 
     def call() -> None:
         if item.record is not None and item.record.status == "failed":
-            if item.trial.xfail is not None:
-                pytest.xfail(item.trial.xfail)
+            if item.head.xfail is not None:
+                pytest.xfail(item.head.xfail)
             raise Unmet
 
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,10 @@ from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.plugin import collect, timeouts
-from pytest_codeprobe.plugin.collect import TaskFile, TaskItem
+from pytest_codeprobe.plugin.collect import HasTrial, TaskFile, TaskItem
 from pytest_codeprobe.plugin.interrupts import Interrupts
 from pytest_codeprobe.plugin.refusal import refused
+from pytest_codeprobe.plugin.taskfiles import TaskFiles
 from pytest_codeprobe.run.folder import RunFolder, prepare_place
 from pytest_codeprobe.run.plan import make_plan, planned
 from pytest_codeprobe.run.spool import Spool
@@ -32,11 +34,16 @@ from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.sandboxes.keeper import Spawner
 from pytest_codeprobe.tasks.availability import check_driver
 from pytest_codeprobe.tasks.expand import expand
+from pytest_codeprobe.tasks.heads import FileHeads
+from pytest_codeprobe.tasks.identities import Identities
 from pytest_codeprobe.tasks.layers import load_defaults
-from pytest_codeprobe.tasks.load import Identities, LoadedFile, LoadedTask, LoadSettings, load_file
+from pytest_codeprobe.tasks.load import LoadedFile, LoadedTask, LoadSettings, load_file
 from pytest_codeprobe.text import Redactor, secret_values
 
 if TYPE_CHECKING:
+    from pytest_codeprobe.model.agent import Agent
+    from pytest_codeprobe.model.criterion import Criterion
+    from pytest_codeprobe.model.sandbox import Driver
     from pytest_codeprobe.plugin.controller import Controller
     from pytest_codeprobe.plugin.protocol import TrialProtocol
     from pytest_codeprobe.plugin.state import State
@@ -44,6 +51,15 @@ if TYPE_CHECKING:
     from pytest_codeprobe.trial.run import TrialRun
 
 _log = logging.getLogger("codeprobe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What hooks bring beside the built-ins, in the order of registration."""
+
+    agents: tuple[Agent, ...]
+    drivers: tuple[Driver, ...]
+    criteria: Mapping[str, type[Criterion]]  #: by type
 
 
 class Live:
@@ -65,6 +81,8 @@ class Live:
         self.deleter: Executor | None = None  #: removes private folders while the main thread goes on; None: that does it
         self._warning = threading.Lock()
         self._loaded: dict[Path, LoadedFile | CodeprobeError] = {}
+        self.task_files = TaskFiles(self)
+        self._tag_marks: dict[str, list[pytest.MarkDecorator]] = {}
 
     def register(self) -> None:
         """Put the hooks in force; called once, right after construction."""
@@ -109,11 +127,21 @@ class Live:
     @functools.cached_property
     def registry(self) -> Registry:
         """Built-ins and what the hooks brought; of one name the last registered wins."""
-        hook = self.config.hook
+        brought = self.brought
         return Registry(
-            agents=_named(agents.BUILTIN, hook.pytest_codeprobe_agents(config=self.config)),
-            drivers=_named(sandboxes.BUILTIN, hook.pytest_codeprobe_drivers(config=self.config)),
-            criteria=_by_type(criteria.BUILTIN, hook.pytest_codeprobe_criteria(config=self.config)),
+            agents={agent.name: agent for agent in (*agents.BUILTIN, *brought.agents)},
+            drivers={driver.name: driver for driver in (*sandboxes.BUILTIN, *brought.drivers)},
+            criteria={**_by_type(criteria.BUILTIN), **brought.criteria},
+        )
+
+    @functools.cached_property
+    def brought(self) -> Brought:
+        """What the hooks bring, as of the first task; later ones of a name win."""
+        hook, config = self.config.hook, self.config
+        return Brought(
+            agents=_in_order(hook.pytest_codeprobe_agents(config=config)),
+            drivers=_in_order(hook.pytest_codeprobe_drivers(config=config)),
+            criteria=_by_type(_in_order(hook.pytest_codeprobe_criteria(config=config))),
         )
 
     def check_options(self) -> None:
@@ -166,7 +194,7 @@ class Live:
         return load_defaults(self.settings)
 
     def load(self, path: Path) -> LoadedFile | CodeprobeError:
-        """A task file, read once in this process; the error if it is broken."""
+        """A task file that a marker names, with its models; the error if it is broken."""
         if path not in self._loaded:
             try:
                 self._loaded[path] = load_file(path, self.settings)
@@ -188,11 +216,11 @@ class Live:
         self.fault = self.fault or error
         return True
 
-    def refuse_what_cannot_run(self, trials: Sequence[Trial]) -> None:
+    def refuse_what_cannot_run(self, trials: Sequence[HasTrial]) -> None:
         """Once all is collected: options that are wrong, and `codeprobe run` without any agent."""
         error = self.fault
         if self.state.options.console and not self.state.no_plan and error is None:
-            waiting = [t for t in trials if t.skip is None]
+            waiting = [t for t in trials if t.skip_reason is None]
             if waiting and not any(self.chosen(t) for t in waiting):
                 error = CodeprobeError(
                     "NO_BACKENDS_CONFIGURED",
@@ -204,8 +232,8 @@ class Live:
 
     def task_file(self, path: Path, parent: pytest.Collector) -> TaskFile | None:
         """The node of a task file; None if it is none after all."""
-        found = self.load(path)
-        if isinstance(found, LoadedFile) and not found.tasks:
+        found = self.task_files.find(path)
+        if isinstance(found, FileHeads) and not found.holds_tasks:
             from pytest_codeprobe.plugin import DISCOVERY
 
             self.config.stash[DISCOVERY].not_tasks.add(str(path))
@@ -214,38 +242,30 @@ class Live:
         node.live = self
         return node
 
-    def chosen(self, trial: Trial) -> bool:
+    def chosen(self, trial: HasTrial) -> bool:
         """Whether somebody chose an agent for this trial: a plain pytest must never spend money."""
         options = self.state.options
         if options.agent is not None:
             return True
-        return trial.agent.type is not None and (options.console or trial.task_file in self.state.named)
+        return trial.agent_name is not None and (options.console or trial.task_file in self.state.named)
 
-    def may_start(self, trial: Trial) -> bool:
+    def may_start(self, trial: HasTrial) -> bool:
         """Whether pytest's set-up of its item would start it at all."""
         return not self.state.no_start and not self.broken and self.chosen(trial)
 
-    def tag_is_mark(self, tag: str) -> bool:
-        """Whether a tag is made a mark of its own, and register it: not if pytest or a plugin has a mark of that name."""
-        return bool(self._tag_mark(tag))
+    def marks_of(self, tag: str) -> Sequence[pytest.MarkDecorator]:
+        """The marks that a tag puts on its items; one of its own name only if neither pytest nor a plugin has such a mark."""
+        if tag not in self._tag_marks:
+            marks = self._tag_marks[tag] = [pytest.mark.codeprobe(tag=tag)]
+            if tag.replace("-", "_").isidentifier() and not tag.startswith("_") and tag not in self._foreign_marks:
+                self.config.addinivalue_line("markers", f"{tag}: a tag of tasks")
+                marks.append(getattr(pytest.mark, tag))
+        return self._tag_marks[tag]
 
     @functools.cached_property
     def _foreign_marks(self) -> frozenset[str]:
         lines: list[str] = self.config.getini("markers")
         return frozenset(line.partition(":")[0].partition("(")[0].strip() for line in lines)
-
-    @functools.cached_property
-    def _tag_mark(self) -> Any:
-        foreign = self._foreign_marks
-
-        @functools.cache
-        def known(tag: str) -> bool:
-            if not tag.replace("-", "_").isidentifier() or tag.startswith("_") or tag in foreign:
-                return False
-            self.config.addinivalue_line("markers", f"{tag}: a tag of tasks")
-            return True
-
-        return known
 
     # ---- running
     @functools.cached_property
@@ -303,16 +323,19 @@ class Live:
         except OSError:  # a full disk: then without a word
             self.spawner.close()
 
-    def publish_plan(self, trials: Iterable[Trial]) -> bool:
+    def publish_plan(self, given: Sequence[HasTrial]) -> bool:
         """plan.json, unless another process was first; False if it holds no trial that may start."""
-        given = list(trials)
-        listed = [planned(t, starts=t.skip is None and self.chosen(t)) for t in given]
-        if not any(t.starts for t in listed):
+        starts = [t.skip_reason is None and self.chosen(t) for t in given]
+        if not any(starts):
             return False
         if self.state.default_place:
             prepare_place_shared(self.state.run_dir)
-        notes = dict.fromkeys(n for t, line in zip(given, listed, strict=True) if line.starts for n in t.notes)
-        self.warnings.extend(n for n in notes if n not in self.warnings)  # once for a run, however many tasks it holds for
+        listed = []
+        for holder, start in zip(given, starts, strict=True):
+            trial = holder.make_trial()
+            listed.append(planned(trial, starts=start))
+            for note in trial.notes if start else ():
+                self.warn(note)  # once for a run, however many tasks it holds for
         try:
             self.folder.publish_plan(make_plan(self.state.run_id, __version__, str(self.config.rootpath), self.state.options, listed))
         except CodeprobeError as error:
@@ -387,16 +410,14 @@ def _session_of(config: pytest.Config) -> pytest.Session | None:
     return session if isinstance(session, pytest.Session) else None
 
 
-def _named(builtin: Iterable[Any], brought: Iterable[Iterable[Any]]) -> dict[str, Any]:
-    found = {thing.name: thing for thing in builtin}
-    for group in reversed(list(brought)):  # pluggy calls the last registered first
-        found.update((thing.name, thing) for thing in group)
-    return found
+def _in_order(groups: Sequence[Iterable[Any]]) -> tuple[Any, ...]:
+    """Of the answers of a hook: pluggy calls the last registered first."""
+    return tuple(thing for group in reversed(groups) for thing in group)
 
 
-def _by_type(builtin: Iterable[Any], brought: Iterable[Iterable[Any]]) -> dict[str, Any]:
+def _by_type(criteria: Iterable[Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for kind in (*builtin, *(k for group in reversed(list(brought)) for k in group)):
+    for kind in criteria:
         field = kind.model_fields["type"]
         for name in getattr(field.annotation, "__args__", ()):
             found[str(name)] = kind

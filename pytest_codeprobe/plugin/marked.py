@@ -31,6 +31,24 @@ class Marked:
     earlier: tuple[Attempt, ...] = ()  #: of the tries before a rerun
     phase: Literal["setup", "call"] = "setup"  #: the report that carries the record: of the phase in which it was made
 
+    @property
+    def agent_name(self) -> str | None:
+        """None: nobody has chosen one."""
+        return self.trial.agent.type
+
+    @property
+    def task_file(self) -> str:
+        return self.trial.task_file
+
+    @property
+    def skip_reason(self) -> str | None:
+        """Of the task."""
+        return self.trial.skip
+
+    def make_trial(self) -> Trial:
+        """What is to run."""
+        return self.trial
+
 
 MARKED = pytest.StashKey[Marked]()
 

@@ -48,22 +48,22 @@ class TrialProtocol:
             return  # pytest calls this in a finally: what an interrupted collection has found so far is no plan
         mark_tests(self.live, session)
         broken = self.live.broken = bool(session.testsfailed) and not session.config.option.continue_on_collection_errors
-        trials = [item.trial for item in session.items if isinstance(item, TaskItem)]
-        trials += [m.trial for item in session.items if (m := item.stash.get(MARKED, None)) is not None and m.trial is not None]
+        found = [_holder(item) for item in session.items]
+        trials = [t for t in found if isinstance(t, TaskItem)] + [t for t in found if isinstance(t, Marked)]
         if not broken:
             self.live.refuse_what_cannot_run(trials)
         if self.state.no_plan or broken:
             return
         self.live.publish_plan(trials)
         if self.live.controller is not None:
-            self.live.controller.planned(trials)
+            self.live.controller.planned()
 
     # ---- one item
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Signals only raise the flag from the first stage of a task to its report."""
         interrupts = self.live.interrupts
-        if _trial_of(item) is None:
+        if _holder(item) is None:
             interrupts.ordinary = True
             try:
                 return (yield)
@@ -81,12 +81,12 @@ class TrialProtocol:
     @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")
     def pytest_codeprobe_never_start(self, item: pytest.Item) -> None:
         """Not in the wrapper below: one that raises before its yield breaks pytest's own teardown."""
-        trial = _trial_of(item)
-        if trial is None:
+        holder = _holder(item)
+        if holder is None:
             return
         if self.state.no_start:
             pytest.skip(NO_START)
-        if not self.live.chosen(trial):
+        if not self.live.chosen(holder):
             pytest.skip(NO_AGENT)
         if self.live.broken:
             raise Stopped("collection errors")
@@ -95,7 +95,7 @@ class TrialProtocol:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Set-up phase of a task: whatever stage was reached and whatever was raised, finish() makes the record."""
         __tracebackhide__ = True
-        if _trial_of(item) is None:
+        if _holder(item) is None:
             return (yield)
         run = self._run_ahead(item) or self.new_run(item)
         try:
@@ -166,6 +166,8 @@ class TrialProtocol:
         if holder is None or run is None:
             return
         holder.earlier, holder.run = run.attempts, None
+        if isinstance(holder, TaskItem):
+            holder.forget_trial()
         if self.live.deleter is not None:
             self.live.deleter.submit(self._remove, item.nodeid, run)
         else:
@@ -182,7 +184,7 @@ class TrialProtocol:
         """The record goes on exactly one report: set-up's for error, skipped and not_run, the call's for a verdict."""
         report = yield
         run = _run_of(item)
-        if _trial_of(item) is not None:
+        if _holder(item) is not None:
             _place_skip(item, report)
         record = _record_of(item)
         if run is not None and record is not None:
@@ -233,8 +235,6 @@ class TrialProtocol:
 
     def new_run(self, item: pytest.Item) -> TrialRun:
         """A new life of the trial; a rerun of pytest-rerunfailures uses the same item again and is a further attempt."""
-        trial = _trial_of(item)
-        assert trial is not None
         holder = _holder(item)
         assert holder is not None
         earlier = holder.earlier
@@ -242,7 +242,7 @@ class TrialProtocol:
         if seconds is not None and (said := ignored(item)):
             self.live.warn(said)
         run = TrialRun(
-            trial,
+            holder.trial,
             self.live.context,
             self.live.make_sandbox,
             number=len(earlier) + 1,
@@ -287,13 +287,6 @@ def _usage(error: BaseException | None) -> dict[str, Any] | None:
 
     reason = as_error(error)
     return {"code": reason.code, "message": reason.message, "remediation": reason.remediation, "text": str(error)}
-
-
-def _trial_of(item: pytest.Item) -> Any:
-    if isinstance(item, TaskItem):
-        return item.trial
-    marked = item.stash.get(MARKED, None)
-    return marked.trial if marked is not None else None
 
 
 def _holder(item: pytest.Item) -> TaskItem | Marked | None:

@@ -22,7 +22,6 @@ from pytest_codeprobe.tasks.load import LoadedTask, LoadSettings
 from pytest_codeprobe.tasks.problems import FieldPath, Problems, dotted, undotted
 
 _ALWAYS = frozenset({"type", "env", "permission_mode"})  #: agent fields that need no entry in Agent.supports
-_DEFAULTS = "experiments/default.yaml"
 
 
 def expand(

@@ -12,6 +12,7 @@ from pytest_codeprobe.errors import did_you_mean
 from pytest_codeprobe.model.config import RunLimits, SandboxConfig
 from pytest_codeprobe.tasks import sentences
 from pytest_codeprobe.tasks.checks import check_sandbox
+from pytest_codeprobe.tasks.paths import DEFAULTS
 from pytest_codeprobe.tasks.problems import FieldPath, Problems, relative, shown
 from pytest_codeprobe.tasks.resolve import Resolver
 from pytest_codeprobe.tasks.settings import LoadSettings
@@ -168,7 +169,7 @@ def load_defaults(settings: LoadSettings) -> dict[str, Any]:
 
     Paths in it are absolute, variables expanded. CodeprobeError TASK_INVALID with file:line:column for a fault in them.
     """
-    file = settings.rootdir / "experiments" / "default.yaml"
+    file = settings.rootdir / DEFAULTS
     if not file.is_file():
         return {}
     problems = Problems(relative(file, settings.rootdir))

@@ -14,10 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+DEFAULTS = Path("experiments", "default.yaml")  #: below rootdir: the layer below all tasks
 Kind = Literal["file", "folder", "any"]
 _PLAIN = frozenset(("", ".", ".."))  #: parts of a path that lead somewhere else than down
 _VARIABLE = re.compile(r"\$(?:\$|(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<braced>[^{}]*)\})")
 _BRACED = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
+
+
+def relative(file: Path, rootdir: Path) -> str:
+    """How messages name a file: POSIX and relative to rootdir where it lies below it."""
+    try:
+        return file.relative_to(rootdir).as_posix()
+    except ValueError:
+        return file.as_posix()
 
 
 class PathProblem(ValueError):

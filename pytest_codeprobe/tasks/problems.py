@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.base import SourcedFloat, SourcedInt
+from pytest_codeprobe.tasks.paths import relative
 from pytest_codeprobe.text import one_line
 
 #: where something stands in a document: keys of mappings and indexes of lists, from the top
@@ -55,14 +55,6 @@ def shown(value: Any, limit: int = 60) -> str:
     return one_line(repr(value), limit)
 
 
-def relative(file: Path, rootdir: Path) -> str:
-    """How messages name a file: POSIX and relative to rootdir where it lies below it."""
-    try:
-        return file.relative_to(rootdir).as_posix()
-    except ValueError:
-        return file.as_posix()
-
-
 def invalid(file: str, place: Place, message: str, *, name: str = "", more: Sequence[dict[str, Any]] = ()) -> CodeprobeError:
     """TASK_INVALID at one place; `file` is the name that messages show, `name` the dotted field."""
     here = {"line": place.line, "column": place.column, "field": name, "message": message}
@@ -99,3 +91,6 @@ class Problems:
         """Raise if there is any."""
         if self.found:
             self.raise_first()
+
+
+__all__ = ["FieldPath", "Place", "Problems", "dotted", "invalid", "relative", "shown", "undotted"]

@@ -1,0 +1,71 @@
+"""What collection needs to know of a task file, without the models: standard library only.
+
+A file is read and expanded by the loader once; from then on its trials are text, in memory as in the index (`tasks/index.py`),
+and become models when they run. So a trial is the same whether its file was loaded just now or in an earlier run, and ten
+thousand of them that wait cost little.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_codeprobe.tasks.paths import Sought
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.model.trial import Trial
+
+
+class Head(NamedTuple):
+    """What pytest must know of a trial before it runs. JSON values only: lists where the model has tuples."""
+
+    name: str  #: of its item within the file: `fix-parser`, `fix-parser[sonnet]`
+    task_id: str
+    line: int  #: of the task in its file, 1-based
+    agent: str | None  #: None: nobody has chosen one
+    tags: list[str]
+    fixtures: list[str]
+    skip: str | None  #: reason
+    xfail: str | None  #: reason
+
+
+class Reference(NamedTuple):
+    """A file or folder that a task file names."""
+
+    sought: Sought
+    path: str  #: what it led to, absolute
+    content: str | None = None  #: digest of a file that became part of the trial
+
+
+@dataclass(slots=True)
+class FileHeads:
+    """A task file as collection sees it. Its trials are not known before somebody collects it."""
+
+    holds_tasks: bool = False
+    heads: list[Head] = field(default_factory=list)
+    texts: list[bytes | Trial] = field(default_factory=list)  #: for each head, see trial_text()
+    references: list[Reference] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def trial_text(trial: Trial) -> bytes | Trial:
+    """The trial without its node id, as one line of JSON; the trial itself where JSON can't hold what is in it."""
+    try:
+        return trial.model_dump_json(exclude={"node_id"}, exclude_unset=True).encode()
+    except ValueError:  # half a surrogate pair, from the name of a file that is no UTF-8
+        return trial
+
+
+def trial_of(text: bytes | Trial, node_id: str) -> Trial:
+    """The inverse of trial_text()."""
+    from pytest_codeprobe.model.trial import Trial
+
+    if isinstance(text, Trial):
+        return text.model_copy(update={"node_id": node_id})
+    return Trial.model_validate_json(b'{"node_id":%s,%s' % (json.dumps(node_id).encode(), text[1:]))
+
+
+def head_of(trial: Trial, name: str, fixtures: tuple[str, ...] = ()) -> Head:
+    """The head of a trial."""
+    return Head(name, trial.task_id, trial.line, trial.agent.type, [*trial.tags], [*fixtures], trial.skip, trial.xfail)
