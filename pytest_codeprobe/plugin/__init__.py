@@ -158,7 +158,7 @@ def _is_norecurse(path: Path, config: pytest.Config) -> bool:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if file_path.suffix not in (".yaml", ".yml"):
         return None
-    if not _discovery(parent.config).is_task_file(file_path, parent.session):
+    if not _discovery(parent.config).is_task_file(str(file_path)):
         return None
     return parent.config.stash[STATE].activate().task_file(file_path, parent)
 

@@ -38,7 +38,7 @@ class TaskFile(pytest.Module):
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         try:
-            found = self.live.task_files.trials(self.path, self.nodeid)
+            found = self.live.task_files.trials(str(self.path), self.nodeid)
         except CodeprobeError as error:
             if not self.live.is_fault_of_run(error):
                 raise TaskError(error) from None
@@ -47,8 +47,14 @@ class TaskFile(pytest.Module):
             yield self._item(head, text)
 
     def _item(self, head: Head, text: bytes | Trial) -> TaskItem:
-        item: TaskItem = TaskItem.from_parent(self, name=head.name, callobj=_call(head.fixtures), head=head, text=text, live=self.live)
-        item.add_marker(pytest.mark.codeprobe(task=head.task_id))
+        closures = self.live.closures
+        known = closures.known(self, head.fixtures)
+        item: TaskItem = TaskItem.from_parent(
+            self, name=head.name, callobj=_call(head.fixtures), head=head, text=text, live=self.live, **known
+        )
+        if not known:
+            closures.note(self, head.fixtures, item)
+        item.add_marker(self.live.mark(task=head.task_id))
         for tag in head.tags:
             for mark in self.live.marks_of(tag):
                 item.add_marker(mark)

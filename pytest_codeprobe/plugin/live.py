@@ -23,6 +23,7 @@ from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.plugin import collect, timeouts
+from pytest_codeprobe.plugin.closures import Closures
 from pytest_codeprobe.plugin.collect import HasTrial, TaskFile, TaskItem
 from pytest_codeprobe.plugin.interrupts import Interrupts
 from pytest_codeprobe.plugin.refusal import refused
@@ -82,6 +83,8 @@ class Live:
         self._warning = threading.Lock()
         self._loaded: dict[Path, LoadedFile | CodeprobeError] = {}
         self.task_files = TaskFiles(self)
+        self.closures = Closures(self.config)
+        self.mark = pytest.mark.codeprobe  #: looked up once: pytest checks each time that the name is registered
         self._tag_marks: dict[str, list[pytest.MarkDecorator]] = {}
 
     def register(self) -> None:
@@ -232,7 +235,7 @@ class Live:
 
     def task_file(self, path: Path, parent: pytest.Collector) -> TaskFile | None:
         """The node of a task file; None if it is none after all."""
-        found = self.task_files.find(path)
+        found = self.task_files.find(str(path))
         if isinstance(found, FileHeads) and not found.holds_tasks:
             from pytest_codeprobe.plugin import DISCOVERY
 
@@ -256,7 +259,7 @@ class Live:
     def marks_of(self, tag: str) -> Sequence[pytest.MarkDecorator]:
         """The marks that a tag puts on its items; one of its own name only if neither pytest nor a plugin has such a mark."""
         if tag not in self._tag_marks:
-            marks = self._tag_marks[tag] = [pytest.mark.codeprobe(tag=tag)]
+            marks = self._tag_marks[tag] = [self.mark(tag=tag)]
             if tag.replace("-", "_").isidentifier() and not tag.startswith("_") and tag not in self._foreign_marks:
                 self.config.addinivalue_line("markers", f"{tag}: a tag of tasks")
                 marks.append(getattr(pytest.mark, tag))

@@ -35,28 +35,25 @@ class TaskFiles:
         self._places = Places(self._config.rootpath, self._options.template_roots)
         self._garbage = Garbage()
 
-    def find(self, path: Path) -> FileHeads | CodeprobeError:
+    def find(self, path: str) -> FileHeads | CodeprobeError:
         """What a file (absolute) refers to and whether it holds tasks, or why it can't be used."""
-        text = str(path)
-        if text not in self._found:
+        found = self._found.get(path)
+        if found is None:
             self._garbage.hold()
-            self._found[text] = self._read(path, text)
-        found = self._found[text]
-        if isinstance(found, FileHeads):
-            for warning in found.warnings:
+            found = self._found[path] = self._read(path)
+            for warning in found.warnings if isinstance(found, FileHeads) else ():
                 self._live.warn(warning)
         return found
 
-    def trials(self, path: Path, node_id: str) -> FileHeads:
+    def trials(self, path: str, node_id: str) -> FileHeads:
         """The same with its trials. CodeprobeError if there is something wrong with the file, or with the run."""
-        text = str(path)
         found = self.find(path)
         if isinstance(found, CodeprobeError):
             raise found
-        if text in self._loaded:
-            found = self._found[text] = self._expanded(text, found, node_id)
+        if path in self._loaded:
+            found = self._found[path] = self._expanded(path, found, node_id)
         else:
-            name = relative(path, self._config.rootpath)
+            name = relative(Path(path), self._config.rootpath)
             for head in found.heads:
                 self._live.identities.add(head.task_id, f"{name}:{head.line}")
         return found
@@ -69,33 +66,33 @@ class TaskFiles:
             index.write(self._found)
 
     # ---- reading
-    def _read(self, path: Path, text: str) -> FileHeads | CodeprobeError:
+    def _read(self, path: str) -> FileHeads | CodeprobeError:
         try:
-            content = read_bytes(text)
+            content = read_bytes(path)
         except OSError:
             return self._load(path, None)  # says why
         if not may_hold_tasks(content):
             return FileHeads()
-        known = self._index.get(text, content, self._places) if self._index is not None else None
+        known = self._index.get(path, content, self._places) if self._index is not None else None
         return self._load(path, content) if known is None else known
 
-    def _load(self, path: Path, content: bytes | None) -> FileHeads | CodeprobeError:
+    def _load(self, path: str, content: bytes | None) -> FileHeads | CodeprobeError:
         from pytest_codeprobe.tasks.load import load_bytes, load_file
 
         settings = self._live.settings
         try:
-            loaded = load_file(path, settings) if content is None else load_bytes(path, content, settings)
+            loaded = load_file(Path(path), settings) if content is None else load_bytes(Path(path), content, settings)
         except CodeprobeError as error:
             return error
         found = FileHeads(
             holds_tasks=bool(loaded.tasks), references=[r for task in loaded.tasks for r in _references(task)], warnings=[*loaded.warnings]
         )
         if content is not None and loaded.tasks:
-            self._loaded[str(path)] = content, loaded
+            self._loaded[path] = content, loaded
         return found
 
-    def _expanded(self, text: str, found: FileHeads, node_id: str) -> FileHeads:
-        content, loaded = self._loaded[text]
+    def _expanded(self, path: str, found: FileHeads, node_id: str) -> FileHeads:
+        content, loaded = self._loaded[path]
         expanded = FileHeads(holds_tasks=True, references=found.references, warnings=found.warnings)
         used: set[str] = set()
         for task in loaded.tasks:
@@ -104,9 +101,9 @@ class TaskFiles:
                 expanded.heads.append(head_of(trial, trial.node_id.removeprefix(f"{node_id}::"), task.task.fixtures))
                 expanded.texts.append(trial_text(trial))
                 used.update(_names(trial))
-        del self._loaded[text]  # the models go
+        del self._loaded[path]  # the models go
         if self._index is not None and not any(task.variables for task in loaded.tasks) and self._foreign.isdisjoint(used):
-            self._index.put(text, content, expanded)
+            self._index.put(path, content, expanded)
         return expanded
 
     # ---- the index
