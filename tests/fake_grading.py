@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
 from pytest_codeprobe.model.context import Context
-from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessLimits
+from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, ProcessLimits
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.keeper import KeptProcess, Spawner
@@ -40,6 +40,8 @@ class FakeGrading:
     seconds: float = 120.0  #: what is left of grading_timeout
     stop_dir: str = ""  #: the run's folder of stop flags
     warm: bool = True  #: the driver can fork a command from a program that is loaded
+    env: Mapping[str, str] = field(default_factory=dict)  #: what the task adds to the environment
+    processes: Spawner = field(default_factory=spawner)
     starts: list[KeptProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -90,6 +92,7 @@ class FakeGrading:
             "LANG": "C.UTF-8",
             "TASK_DIR": str(self.task),
             "WORKSPACE": str(self.workspace),
+            **self.env,
         }
 
     def time_left(self, wanted: float | None = None) -> float:
@@ -105,9 +108,9 @@ class FakeGrading:
         texts = [f.read_text(errors="replace") for f in files]
         return CommandResult(exit=end, stdout=texts[0], stderr=texts[1], duration=time.monotonic() - begun)
 
-    def start(self, command: Command, *, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
+    def start(self, command: Command, *, stdout: Path, stderr: Path, limits: ProcessLimits) -> KeptProcess:
         with open(stdout, "wb") as out, open(stderr, "wb") as err, open(os.devnull, "rb") as null:  # noqa: PTH123
-            process = spawner().start(
+            process = self.processes.start(
                 command.argv,
                 env=command.env,
                 cwd=str(command.cwd or self.workspace),

@@ -11,8 +11,7 @@ import pytest
 
 from pytest_codeprobe.criteria.hidden import HiddenTests
 from pytest_codeprobe.model.criterion import Score
-from pytest_codeprobe.sandboxes.keeper import KeptProcess
-from tests.fake_grading import FakeGrading, spawner, write
+from tests.fake_grading import FakeGrading, write
 
 CALC = "def add(a, b):\n    return a + b\n"
 WRONG = "def add(a, b):\n    return a - b\n"
@@ -46,9 +45,9 @@ class Case:
 both_ways = pytest.mark.parametrize("warm", [True, False], ids=["forked", "anew"])
 
 
-def prepare(folder: Path, case: Case, *, warm: bool = True) -> tuple[HiddenTests, FakeGrading]:
+def prepare(folder: Path, case: Case, *, warm: bool = True, **more: Any) -> tuple[HiddenTests, FakeGrading]:
     """The criterion, and its grading with everything in place."""
-    grading = FakeGrading(folder=folder, warm=warm)
+    grading = FakeGrading(folder=folder, warm=warm, **more)
     write(grading.task, case.hidden)
     write(grading.template, case.template)
     write(grading.workspace, {**case.template, **case.agent})
@@ -61,13 +60,13 @@ def grade(folder: Path, case: Case, *, warm: bool = True) -> Score:
     """Its score. Fails if the tests were not started the way that was asked for."""
     criterion, grading = prepare(folder, case, warm=warm)
     score = criterion.evaluate(grading)
-    assert [was_forked(process) for process in grading.starts] == [warm] * len(grading.starts)
+    assert forked(grading) == [warm] * len(grading.starts)
     return score
 
 
-def was_forked(process: KeptProcess) -> bool:
-    """Whether it came from a process that had its program loaded."""
-    return process.spawner_pid != spawner().pid
+def forked(grading: FakeGrading) -> list[bool]:
+    """Of each process that was started, whether it came from one that had its program loaded."""
+    return [process.spawner_pid != grading.processes.pid for process in grading.starts]
 
 
 def table(cases: Mapping[str, Case]) -> pytest.MarkDecorator:

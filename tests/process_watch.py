@@ -41,7 +41,16 @@ def _command(pid: int) -> list[bytes]:
 
 
 def _is_spawner(pid: int) -> bool:
-    return any(part.endswith(b"/children/spawner.py") for part in _command(pid))
+    """A spawner or a keeper; a command that was forked by one has the same arguments."""
+    named_so = any(part.endswith((b"/children/spawner.py", b"/children/warm.py")) for part in _command(pid))
+    return named_so and not _is_forked_command(pid)
+
+
+def _is_forked_command(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        parent = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        return Path(f"/proc/{parent}/comm").read_text().strip() == "codeprobe-keep"
+    return False
 
 
 def _watched(pid: int) -> list[int]:
@@ -53,8 +62,19 @@ def _watched(pid: int) -> list[int]:
 
 def trial_processes(project: Project) -> list[str]:
     """Command lines of live processes of this project's trials: by its mark, or by a place of its own in environment or folder."""
-    lines = {*survivors(project.mark_text), *survivors(str(project.scratch / "tmp" / "codeprobe-"))}
+    place = str(project.scratch / "tmp" / "codeprobe-")
+    lines = {*survivors(project.mark_text), *survivors(place), *_working_in(place)}
     return sorted(line for line in lines if not _is_harness(int(line.partition(":")[0])))
+
+
+def _working_in(place: str) -> list[str]:
+    """Those whose folder begins so: a forked command's environment is not to be seen from outside."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and str((entry / "cwd").readlink()).startswith(place):
+                found.append(f"{entry.name}: {b' '.join(_command(int(entry.name))).decode(errors='replace')[:200]}")
+    return found
 
 
 def _is_harness(pid: int) -> bool:

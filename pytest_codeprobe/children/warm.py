@@ -16,6 +16,7 @@ rest from its keeper. What it can write to, in memory or elsewhere, no other for
 # (no pathlib here, see keeper.py)
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib.util
 import json
@@ -30,17 +31,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from pytest_codeprobe.children.keeper import IGNORED_HERE, LEAVE, LOOK, Keeper, rlimit
-    from pytest_codeprobe.children.spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, libc
+    from pytest_codeprobe.children.spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, checked, libc
 else:
+    _path = list(sys.path)
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # -I keeps the script's own folder out
     from keeper import IGNORED_HERE, LEAVE, LOOK, Keeper, rlimit
-    from spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, libc
+    from spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, checked, libc
 
-    sys.path.pop()
+    sys.path[:] = _path
     for _name in ("keeper", "process_tree", "spawner"):
         del sys.modules[_name]  # the code under test may have modules of these names
 
 SET_BY_PYTHON: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGPIPE: signal.SIG_IGN, signal.SIGXFSZ: signal.SIG_IGN}
+CAPABILITY_VERSION = 0x20080522
 STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
@@ -116,8 +119,16 @@ def become_command(line: socket.socket) -> None:
     for index, (name, mode) in enumerate(STREAMS):
         open_stream(index, name, mode)
     libc.prctl(PR_SET_NAME, os.path.basename(request["argv"][0]).encode())
+    if os.geteuid() != 0:
+        give_up_capabilities()
     libc.prctl(PR_SET_DUMPABLE, 1)  # as after an exec: without it /proc/self is not its own
     gc.enable()
+
+
+def give_up_capabilities() -> None:
+    """What an exec does for all users but root: the first process of a user namespace has all in it, and so have its forks."""
+    header, nothing = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()  # of two words for each set
+    checked(libc.capset(header, nothing))
 
 
 def close_quietly(fd: int) -> None:
@@ -147,12 +158,14 @@ def load(path: str) -> ModuleType:
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     program.prepare()
-    program.__name__, program.__spec__ = "__main__", None
+    program.__name__, program.__package__, program.__spec__ = "__main__", None, None
     return program
 
 
-def check_memory() -> None:
-    """A fork must not be able to write what others read: with some builds of libffi it could."""
+def check() -> None:
+    """Whether forks are safe: none has what another thread held, and none can write what others read (some builds of libffi)."""
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise SystemExit("something that is loaded runs threads")
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
             rights = line.split()[1]
@@ -167,7 +180,7 @@ def serve() -> socket.socket:
     if sys.getfilesystemencoding() != "utf-8":
         raise SystemExit(f"names of files would be read as {sys.getfilesystemencoding()}")
     program = load(sys.argv[0])
-    check_memory()
+    check()
     spawner = WarmSpawner(config)
     libc.prctl(PR_SET_NAME, b"codeprobe-warm")
     sys.modules["__main__"] = program

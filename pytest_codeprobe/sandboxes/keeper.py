@@ -29,7 +29,7 @@ from pytest_codeprobe.sandboxes.requests import as_os_error, make_request
 SPAWNER = Path(__file__).resolve().parent.parent / "children" / "spawner.py"
 
 _START_TIMEOUT = 60.0  # seconds for the spawner or a keeper to answer; far beyond what a loaded machine needs
-_WARM_TIMEOUT = 20.0  # seconds for one that has a program loaded; then there is another way
+_WARM_TIMEOUT = 30.0  # seconds for one that loads a program; then there is another way
 _WARM_PROGRAMS = 4  # that are kept loaded, each some 40 MB
 _INQUIRY_TIMEOUT = 5.0  # seconds for the spawner to end what a killed keeper left
 _CLOSE_TIMEOUT = 12.0  # seconds; the spawner leaves by itself within 10
@@ -186,16 +186,20 @@ class Spawner:
         program = self._program or _spawner_program()
         config = {"fd": theirs.fileno(), "watch": [os.getpid(), *self._watch], "namespaces": self._namespaces}
         with theirs, tempfile.TemporaryFile() as complaints:
-            process = subprocess.Popen(
-                [*program.argv, json.dumps(config)],
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # no signal from the terminal reaches it
-                env=dict(program.env),
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=complaints,
-            )
+            try:
+                process = subprocess.Popen(
+                    [*program.argv, json.dumps(config)],
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # no signal from the terminal reaches it
+                    env=dict(program.env),
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=complaints,
+                )
+            except OSError:
+                link.close()
+                raise
             theirs.close()
             try:
                 answer = link.recv(4096)
