@@ -173,9 +173,9 @@ def write_whole(path: Path, text: str | bytes) -> None:
 
 def holds_secret(path: str, redactor: Redactor) -> bool:
     """Whether a regular file holds a secret; read in chunks that overlap."""
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        held = b""
-        while chunk := file.read(_CHUNK):
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0) as file:
+        held, size = b"", min(_CHUNK, os.fstat(file.fileno()).st_size + 1)
+        while chunk := file.read(size):
             if redactor.found(block := held + chunk):
                 return True
             held = block[-redactor.longest :]

@@ -132,7 +132,7 @@ class Keeper:
     def __init__(self, channel: socket.socket, stdio: list[int], watch: list[int], isolated: bool) -> None:
         self.channel, self.stdio, self.isolated = channel, stdio, isolated
         self.watch = {channel.fileno(), *watch}
-        self.wake = signal_pipe(signal.SIGCHLD, LOOK, LEAVE)
+        self.wake = signal_pipe()  # the handlers are the spawner's
         self.poll = select.poll()
         self.received = b""
         self.output = Output(NEVER)

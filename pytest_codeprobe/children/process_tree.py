@@ -46,7 +46,10 @@ def program_of(pid: int) -> str:
 
 
 def signal_pipe(*numbers: int) -> int:
-    """The read end of a pipe that gets one byte, the number, per signal that arrives."""
+    """The read end of a pipe that gets one byte, the number, per signal that arrives.
+
+    `numbers`: those that no handler is there for yet; a fork has its parent's.
+    """
     read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     for number in numbers:

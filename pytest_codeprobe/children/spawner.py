@@ -46,6 +46,10 @@ KEEPERS_END_WITHIN = 7.0  # seconds after the owner's end; then they are killed
 LINGER = 9.5  # seconds after the owner's end; then we leave, come what may
 
 libc = ctypes.PyDLL(None, use_errno=True)  # PyDLL keeps the GIL across a call
+# looked up once, not in every fork; the first three are the calls that os.fork() makes
+before_fork, after_fork_here = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Parent
+after_fork_child = ctypes.pythonapi.PyOS_AfterFork_Child
+mount, prctl, syscall = libc.mount, libc.prctl, libc.syscall
 
 
 def checked(result: int) -> int:
@@ -60,25 +64,25 @@ def fork(namespaces: int) -> int:
     if not namespaces:
         return os.fork()
     args = (ctypes.c_uint64 * 8)(namespaces, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
-    ctypes.pythonapi.PyOS_BeforeFork()  # the same three calls that os.fork() makes
-    pid = int(libc.syscall(SYS_CLONE3, args, ctypes.sizeof(args)))
+    before_fork()
+    pid = int(syscall(SYS_CLONE3, args, ctypes.sizeof(args)))
     if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
+        after_fork_child()
     else:
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        after_fork_here()
     return checked(pid)
 
 
 def settle_in(namespaces: int, uid: int, gid: int) -> None:
     """First steps in new namespaces: stay who we are, and let /proc show the new pids."""
     if namespaces & NEWUSER:
-        libc.prctl(PR_SET_DUMPABLE, 1)  # else these files are root's; warm.py begins with 0
+        prctl(PR_SET_DUMPABLE, 1)  # else these files are root's; warm.py begins with 0
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(text)
     if namespaces & NEWNS:
-        checked(libc.mount(b"none", b"/", None, MS_SLAVE_REC, None))  # later mounts of the host still arrive, ours stay here
-        checked(libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID_NODEV_NOEXEC, None))
+        checked(mount(b"none", b"/", None, MS_SLAVE_REC, None))  # later mounts of the host still arrive, ours stay here
+        checked(mount(b"proc", b"/proc", b"proc", MS_NOSUID_NODEV_NOEXEC, None))
 
 
 def find_namespaces(uid: int, gid: int) -> int:
@@ -99,6 +103,11 @@ def find_namespaces(uid: int, gid: int) -> int:
     return 0
 
 
+def channel_of(fd: int) -> socket.socket:
+    """The socket to the owner of one command. All is said of it here, or Python asks the kernel."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
+
+
 class Spawner:
     """Serves its owner until that closes the socket or one of the watched processes ends."""
 
@@ -113,10 +122,10 @@ class Spawner:
         if os.getppid() != config["watch"][0]:
             raise SystemExit("the owner ended before we began")  # and its pid may be someone else's by now
         self.namespaces = find_namespaces(self.uid, self.gid) if config["namespaces"] else 0
-        libc.prctl(PR_SET_NAME, b"codeprobe-spawn")
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_NAME, b"codeprobe-spawn")
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         if not self.namespaces:  # within one the command can't see us
-            libc.prctl(PR_SET_DUMPABLE, 0)  # no ptrace by processes of the command's uid
+            prctl(PR_SET_DUMPABLE, 0)  # no ptrace by processes of the command's uid
         for number in IGNORED_HERE:
             signal.signal(number, signal.SIG_IGN)  # the owner decides what a ^C or a hang-up means
         self.wake = signal_pipe(signal.SIGCHLD, LOOK, LEAVE)  # the handlers are inherited: no signal hits a young keeper unready
@@ -200,10 +209,10 @@ class Spawner:
 
     def become_keeper(self, fds: list[int]) -> NoReturn:
         outer_pid = int(os.readlink("/proc/self"))  # /proc still shows the pids that the owner sees
-        libc.prctl(PR_SET_NAME, b"codeprobe-keep")
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_NAME, b"codeprobe-keep")
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         settle_in(self.namespaces, self.uid, self.gid)
-        libc.prctl(PR_SET_DUMPABLE, 0)  # neither ptrace nor /proc/PID/fd for a command that isn't root
+        prctl(PR_SET_DUMPABLE, 0)  # neither ptrace nor /proc/PID/fd for a command that isn't root
         self.owner.close()
         os.close(self.wake)
         for _, reply in self.inquiries:
@@ -212,7 +221,7 @@ class Spawner:
 
     def make_keeper(self, fds: list[int]) -> Keeper:
         """The keeper that this fork becomes."""
-        return Keeper(socket.socket(fileno=fds[0]), fds[1:], self.watch, bool(self.namespaces))
+        return Keeper(channel_of(fds[0]), fds[1:], self.watch, bool(self.namespaces))
 
     def lose_owner(self) -> None:
         self.alone_since = time.monotonic()

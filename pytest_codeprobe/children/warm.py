@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from pytest_codeprobe.children.keeper import IGNORED_HERE, LEAVE, LOOK, Keeper, rlimit
-    from pytest_codeprobe.children.spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, checked, libc
+    from pytest_codeprobe.children.spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, channel_of, checked, libc
 else:
     _path = list(sys.path)
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # -I keeps the script's own folder out
     from keeper import IGNORED_HERE, LEAVE, LOOK, Keeper, rlimit
-    from spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, checked, libc
+    from spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, channel_of, checked, libc
 
     sys.path[:] = _path
     for _name in ("keeper", "process_tree", "spawner"):
@@ -88,7 +88,7 @@ class WarmSpawner(Spawner):
             ours.close()
             raise Begin(theirs)
         theirs.close()
-        return WarmKeeper(socket.socket(fileno=fds[0]), fds[1:], self.watch, bool(self.namespaces), child, ours)
+        return WarmKeeper(channel_of(fds[0]), fds[1:], self.watch, bool(self.namespaces), child, ours)
 
 
 def become_command(line: socket.socket) -> None:

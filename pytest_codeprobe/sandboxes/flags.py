@@ -15,7 +15,8 @@ class FlagWatch:
     """What has been seen of one stop folder, which need not exist yet; an empty name is none."""
 
     def __init__(self, folder: str) -> None:
-        self._folder, self._seen, self._next = folder, frozenset[str](), 0.0
+        self._folder, self._seen = folder, frozenset[str]()
+        self._next = time.monotonic() + LOOK_EVERY  # what is there already the keeper itself has looked at
 
     def news(self) -> bool:
         """Whether there is a flag that was not there before; looks no oftener than every LOOK_EVERY seconds."""

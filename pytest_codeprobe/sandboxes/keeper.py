@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -48,6 +47,7 @@ class Spawner:
         self, watch: Sequence[int] = (), stop_dir: str = "", namespaces: bool = True, *, program: WarmProgram | None = None
     ) -> None:
         self._watch, self._stop_dir, self._namespaces, self._program = tuple(watch), stop_dir, namespaces, program
+        self._runs = program or _spawner_program()  # now: tests may change the environment while sessions run beside them
         self._timeout = _START_TIMEOUT if program is None else _WARM_TIMEOUT
         self._refusal = ""  # why the program can't be loaded
         self._warm: dict[WarmProgram, Spawner] = {}
@@ -183,9 +183,9 @@ class Spawner:
             raise ChildProcessError(errno.ECHILD, self._refusal)
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         link.settimeout(self._timeout)
-        program = self._program or _spawner_program()
+        program = self._runs
         config = {"fd": theirs.fileno(), "watch": [os.getpid(), *self._watch], "namespaces": self._namespaces}
-        with theirs, tempfile.TemporaryFile() as complaints:
+        with theirs, os.fdopen(os.memfd_create("complaints", os.MFD_CLOEXEC), "w+b") as complaints:
             try:
                 process = subprocess.Popen(
                     [*program.argv, json.dumps(config)],
@@ -381,6 +381,7 @@ class KeptProcess:
 
 def _spawner_program() -> WarmProgram:
     env = {name: os.environ[name] for name in _LOADER_VARIABLES if name in os.environ}  # no key to be read in /proc
+    env["LD_BIND_NOW"] = "1"  # once here, instead of in every keeper
     return WarmProgram((sys.executable, "-I", "-S", "-X", "utf8", str(SPAWNER)), tuple(env.items()))
 
 

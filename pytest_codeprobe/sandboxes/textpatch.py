@@ -112,6 +112,11 @@ class _Comparison(difflib.SequenceMatcher[bytes]):
 
 
 def _hunks(old: list[bytes], new: list[bytes]) -> Iterator[bytes]:
+    if not old or not new:
+        yield b"@@ -%s +%s @@\n" % (_range(0, len(old)), _range(0, len(new)))
+        yield from _marked(b"-", old)
+        yield from _marked(b"+", new)
+        return
     for group in _Comparison(old, new).get_grouped_opcodes(_CONTEXT):
         first, last = group[0], group[-1]
         yield b"@@ -%s +%s @@\n" % (_range(first[1], last[2]), _range(first[3], last[4]))

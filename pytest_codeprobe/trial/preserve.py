@@ -1,6 +1,6 @@
 """What leaves a trial's private folder: logs, transcript, diff, the workspace; always through the redactor."""
 
-# ruff: noqa: PTH108
+# ruff: noqa: PTH108, PTH115
 # (done for every log of every trial: plain calls)
 from __future__ import annotations
 
@@ -91,23 +91,35 @@ def scrub_tree(folder: Path, redactor: Redactor) -> int:
     if not redactor or not folder.exists():
         return 0
     with LANE:
-        if _is_small(folder):
-            return text.scrub(str(folder), redactor)
+        few = _few_files(str(folder))
+        if few is not None:
+            return text.scrub(str(folder), redactor) if any(_gives_away(entry, redactor) for entry in few) else 0
     return int(_in_a_process(redactor, "--tree", str(folder)) or 0)
 
 
-def _is_small(folder: Path) -> bool:
-    """Whether reading it here takes less than a process would."""
-    entries, size, todo = 0, 0, [str(folder)]
-    while todo and entries <= SMALL_FILES and size <= _SMALL_TREE:
-        with os.scandir(todo.pop()) as found:
-            for entry in itertools.islice(found, SMALL_FILES + 1):
-                entries += 1
+def _few_files(top: str) -> list[os.DirEntry[str]] | None:
+    """All there is below; None if reading it here would take longer than a process does."""
+    found: list[os.DirEntry[str]] = []
+    size, todo = 0, [top]
+    while todo:
+        with os.scandir(todo.pop()) as entries:
+            for entry in itertools.islice(entries, SMALL_FILES + 1):
+                found.append(entry)
                 if entry.is_dir(follow_symlinks=False):
                     todo.append(entry.path)
                 else:
                     size += entry.stat(follow_symlinks=False).st_size
-    return entries <= SMALL_FILES and size <= _SMALL_TREE
+        if len(found) > SMALL_FILES or size > _SMALL_TREE:
+            return None
+    return found
+
+
+def _gives_away(entry: os.DirEntry[str], redactor: Redactor) -> bool:
+    if redactor.found(os.fsencode(entry.name)):
+        return True
+    if entry.is_symlink():
+        return redactor.found(os.fsencode(os.readlink(entry.path)))
+    return entry.is_file(follow_symlinks=False) and text.holds_secret(entry.path, redactor)
 
 
 def _in_a_process(redactor: Redactor, *arguments: str) -> bytes:

@@ -18,7 +18,7 @@ from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, Proces
 from pytest_codeprobe.trial.environment import session_environment
 
 MAX_LINE = 8 << 20  #: bytes of a line that a parser takes
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 _TICK = 0.05
 GRACE = 5.0  #: seconds between TERM and KILL
 LINGER = 10.0  #: seconds that a CLI may stay after its final event
