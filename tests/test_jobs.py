@@ -172,7 +172,10 @@ def test_neighbours_keep_their_class_and_module(project: Project) -> None:
 def test_results_do_not_wait_for_all_ordinary_tests(project: Project) -> None:
     """Between two that share nothing, trials that are over are reported."""
     order = str(project.marks / "order")
-    hook = f"def pytest_runtest_logreport(report):\n    if report.when == 'call':\n        with open({order!r}, 'a') as f: f.write(report.nodeid + '\\n')\n"
+    hook = (
+        "def pytest_runtest_logreport(report):\n    if report.when == 'call':\n"
+        f"        with open({order!r}, 'a') as f: f.write(report.nodeid + '\\n')\n"
+    )
     project.write("conftest.py", hook)
     project.write(
         "ztests/test_a.py", "import time\nimport pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_a(n): time.sleep(0.4)\n"
