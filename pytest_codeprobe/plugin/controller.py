@@ -145,7 +145,16 @@ class Controller:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.book.opened(nodeid)
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        try:
+            return (yield)  # pytest's session counts failures first
+        finally:
+            self.logged(report)
+            report.__dict__.pop("codeprobe", None)  # pytest keeps its reports to the end: thousands of records would stay in memory
+
+    def logged(self, report: pytest.TestReport) -> None:
+        """A report has come."""
         with self.live.interrupts.held():
             self._take_warnings(getattr(report, "codeprobe_warnings", None))
             text = getattr(report, "codeprobe", None)

@@ -389,7 +389,7 @@ class Live:
         if isinstance(report, pytest.CollectReport):
             self.controller.pytest_collectreport(report)
         else:
-            self.controller.pytest_runtest_logreport(report)
+            self.controller.logged(report)
 
     # ---- a worker that ends before it met a task
     def late_sessionfinish(self, session: pytest.Session) -> None:

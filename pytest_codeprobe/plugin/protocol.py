@@ -74,6 +74,8 @@ class TrialProtocol:
                 result = yield
             finally:
                 self._give_slot()
+                if (holder := _holder(item)) is not None:
+                    holder.earlier = ()  # no rerun will follow
         if self.live.stops.is_raised("interrupt"):
             item.session.shouldstop = "interrupted"
         return result
@@ -165,7 +167,7 @@ class TrialProtocol:
         holder, run = _holder(item), _run_of(item)
         if holder is None or run is None:
             return
-        holder.earlier, holder.run = run.attempts, None
+        holder.earlier, holder.run, holder.record = run.attempts, None, None
         if isinstance(holder, TaskItem):
             holder.forget_trial()
         if self.live.deleter is not None:

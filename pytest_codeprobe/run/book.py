@@ -6,10 +6,12 @@ Knows nothing of pytest: the plugin tells it what arrived, from whom. Usable fro
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -107,6 +109,7 @@ class RunBook:
         self._out = out
         self._events: EventLog | None = None
         self._offsets: dict[str, int] = {}
+        self._usages: dict[Usage, Usage] = {}  #: one of each that is equal
         self._lock = threading.RLock()
 
     # ---- the plan
@@ -194,8 +197,8 @@ class RunBook:
         with self._lock:
             if result.node_id in self.final or result.node_id not in self.plan:
                 return
-            final = final_of(result, expected)
-            self.final[result.node_id] = final
+            final = self._slim(final_of(result, expected))
+            self.final[final.node_id] = final
             self.open.pop(result.node_id, None)
             self._write_trial(
                 "trial_finished",
@@ -214,6 +217,17 @@ class RunBook:
                     "folder": final.folder,
                 },
             )
+
+    def _slim(self, final: Final) -> Final:
+        """The same without second copies of what the plan, or another record, holds already: there may be thousands."""
+        trial = self.plan[final.node_id]
+        same = {name: getattr(trial, name) for name in ("node_id", "task_id", "variant_id", "row_id") if getattr(trial, name) is not None}
+        if final.folder is not None:
+            same["folder"] = trial.folder
+        for name in ("status", "worker", "agent", "agent_version", "model", "code", "reason", "remediation"):
+            if (text := getattr(final, name)) is not None:
+                same[name] = sys.intern(text)
+        return dataclasses.replace(final, **same, usage=self._usages.setdefault(final.usage, final.usage))
 
     def lost(
         self, node_id: str, worker: str, status: str, reason: str, *, code: str | None = None, remediation: str | None = None
