@@ -89,9 +89,11 @@ def pytest_codeprobe_configured(config: pytest.Config) -> None:
     named = {"agent", "model", "driver", "run-dir", "timeout", "permission-mode", "preserve"} & set(state.options.on_command_line)
     if named or state.options.console or (state.xdist and state.options.agent) or (output is not None and output.json):
         live = state.activate()
-        live.check_options()
+        from pytest_codeprobe.plugin.checks import check_options, refuse_other_hosts
+
+        check_options(live)
         if state.xdist and (state.options.agent or state.options.console):
-            live.refuse_other_hosts()
+            refuse_other_hosts(live)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,4 +1,4 @@
-"""The controller's side: plan, open table, events, final records, exit code, envelope. The same for plain pytest and xdist."""
+"""The controller's side: plan, open table, events, final records. The same for plain pytest and xdist; what comes of it: ending.py."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
+from pytest_codeprobe.plugin.ending import Ending
 from pytest_codeprobe.plugin.refusal import as_error, refusal_line, refused
-from pytest_codeprobe.run.book import Final, RunBook, final_of
-from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
-from pytest_codeprobe.run.exit_code import Happened, exit_code
+from pytest_codeprobe.run.book import RunBook, final_of
 from pytest_codeprobe.run.folder import point_latest
 from pytest_codeprobe.sandboxes import sweep
-from pytest_codeprobe.text import json_line, write_whole
+from pytest_codeprobe.text import write_whole
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
@@ -40,15 +38,9 @@ class Controller:
         self.config = live.config
         output = self.state.output
         self.book = RunBook(live.folder, self.state.run_id, live.clock, output.event if output is not None else _nothing)
-        self.unplanned: dict[str, Final] = {}  #: tasks that were skipped without a plan, for want of an agent
-        self.task_errors: list[CodeprobeError] = []
-        self.warnings: list[str] = []
+        self.ending = Ending(live, self.book)
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
-        self._session: pytest.Session | None = None
-        self._started = time.time()
-        self._closed = self._internal = self._interrupt_told = False
-        self._stop: BaseException | None = None  #: what ended pytest's loop
-        self._refused: CodeprobeError | None = None
+        self._closed = self._interrupt_told = False
         self._done = threading.Event()
         self._follower: threading.Thread | None = None
         # xdist ends its workers ten seconds after a KeyboardInterrupt here: too early for a trial in its stages
@@ -65,7 +57,7 @@ class Controller:
         self._check_agents()
         if self.state.default_place:
             point_latest(self.state.run_dir)
-        self.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
+        self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
         self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
         self._follower.start()
 
@@ -110,12 +102,12 @@ class Controller:
     # ---- hooks
     def adopt(self, session: pytest.Session | None) -> None:
         """This plugin was registered after pytest_sessionstart."""
-        if session is not None and self._session is None:
+        if session is not None and self.ending.session is None:
             self.pytest_sessionstart(session)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        self._session = self.live.interrupts.session = session
+        self.ending.session = self.live.interrupts.session = session
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:
@@ -127,8 +119,8 @@ class Controller:
             self._collected()
 
     def _collected(self) -> None:
-        if (self.task_errors or self.state.module_errors) and not self._went_on() and self._about_tasks():
-            count = len(self.task_errors) + self.state.module_errors
+        if (self.ending.task_errors or self.state.module_errors) and not self.ending.went_on() and self.ending.about_tasks():
+            count = len(self.ending.task_errors) + self.state.module_errors
             raise pytest.Session.Interrupted(f"{count} error{'s' * (count != 1)} during collection")  # as pytest does without xdist
         self._take_plan()
 
@@ -137,8 +129,8 @@ class Controller:
         if text is not None:
             wrong = json.loads(text)
             error = CodeprobeError(wrong["code"], wrong["message"], remediation=wrong["remediation"], detail=wrong["detail"])
-            if error.message not in {e.message for e in self.task_errors}:
-                self.task_errors.append(error)
+            if error.message not in {e.message for e in self.ending.task_errors}:
+                self.ending.task_errors.append(error)
         elif report.failed and not self.state.xdist:  # there the state counts them, from the first report on
             self.state.module_errors += 1
 
@@ -156,19 +148,19 @@ class Controller:
     def logged(self, report: pytest.TestReport) -> None:
         """A report has come."""
         with self.live.interrupts.held():
-            self._take_warnings(getattr(report, "codeprobe_warnings", None))
+            self.ending.take_warnings(getattr(report, "codeprobe_warnings", None))
             text = getattr(report, "codeprobe", None)
             if text is not None:
                 self._trial_report(report, TrialResult.model_validate_json(text))
-            elif report.nodeid not in self.book.plan and report.nodeid not in self.unplanned:
+            elif report.nodeid not in self.book.plan and report.nodeid not in self.ending.unplanned:
                 self.state.count(report)
             maxfail = self.config.getoption("maxfail")
-            if maxfail and self._session is not None and self._session.testsfailed >= maxfail:
+            if maxfail and self.ending.session is not None and self.ending.session.testsfailed >= maxfail:
                 self.live.stops.raise_flag("maxfail")  # a worker would else start what is in its queue
 
     def _trial_report(self, report: pytest.TestReport, record: TrialResult) -> None:
         if record.node_id not in self.book.plan:
-            self.unplanned[record.node_id] = final_of(record)
+            self.ending.unplanned[record.node_id] = final_of(record)
             return
         if str(report.outcome) == "rerun":
             self.book.drain(record.worker)
@@ -189,10 +181,10 @@ class Controller:
         if text is None:
             return
         told = json.loads(text)
-        self._take_warnings(json.dumps(told["warnings"]))
+        self.ending.take_warnings(json.dumps(told["warnings"]))
         for name in self.left_out:
             self.left_out[name] = sorted({*self.left_out[name], *told[name]})
-        if told["usage"] is not None and self._refused is None:
+        if told["usage"] is not None and self.ending.refused is None:
             usage = told["usage"]
             error_of_it = CodeprobeError(usage["code"], usage["message"], remediation=usage["remediation"])
             raise refused(error_of_it) from error_of_it
@@ -228,22 +220,22 @@ class Controller:
         report.codeprobe = record.model_dump_json()  # type: ignore[attr-defined]
 
     def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._internal = True
-        self._stop = self._stop or excinfo.value  # the first is the cause: xdist's controller stumbles over a worker's
+        self.ending.internal = True
+        self.ending.stop = self.ending.stop or excinfo.value  # the first is the cause: xdist's controller stumbles over a worker's
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._stop = self._stop or excinfo.value
+        self.ending.stop = self.ending.stop or excinfo.value
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
         """Teardown of fixtures and workers, and the terminal summary, come first."""
         error = sys.exc_info()[1]
         if isinstance(error, pytest.UsageError):
-            self._refused = as_error(error)
+            self.ending.refused = as_error(error)
         try:
             return (yield)
         except pytest.exit.Exception as stop:
-            self._stop = self._stop or stop
+            self.ending.stop = self.ending.stop or stop
             stop.returncode = None  # pytest would put it in the place of the contract's code
             raise
         except Exception as fault:  # noqa: BLE001  # of any plugin; pytest would end with a bare traceback and exit 1
@@ -264,17 +256,17 @@ class Controller:
 
     def _end(self, session: pytest.Session, exitstatus: int) -> None:
         self.close()
-        code = self.exit_code(exitstatus)
+        code = self.ending.exit_code(exitstatus)
         if code is not None:
             session.exitstatus = code
-        line = self._envelope_line(int(session.exitstatus))
+        line = self.ending.envelope_line(int(session.exitstatus))
         if line is not None and self.book.plan:
             try:
                 write_whole(self.live.folder.envelope_file, line + "\n")
             except OSError as error:  # a full disk is said on stdout, and by the exit code
                 self.book.note("envelope.json", error)
-                session.exitstatus = self.exit_code(exitstatus) or session.exitstatus
-                line = self._envelope_line(int(session.exitstatus))
+                session.exitstatus = self.ending.exit_code(exitstatus) or session.exitstatus
+                line = self.ending.envelope_line(int(session.exitstatus))
         if line is not None and self.state.output is not None:
             self.state.output.envelope(line)
 
@@ -290,134 +282,16 @@ class Controller:
             self._follower.join()
         if self.book.plan:
             self._tell_interrupt()
-            self.book.close(self._reason())
+            self.book.close(self.ending.reason())
         mine = self.live.collected()
         for name in self.left_out:
             self.left_out[name] = sorted({*self.left_out[name], *mine[name]})
-        self._take_warnings(json.dumps(self.live.warnings))
+        self.ending.take_warnings(json.dumps(self.live.warnings))
 
     def _take_plan_late(self) -> None:
         """Interrupted while workers were collecting: one may have published the plan after pytest had given up."""
         if not self.book.plan and not self.state.no_plan:
             self.book.take_plan()
-
-    def _reason(self) -> str:
-        if self.live.interrupts.count or self.live.stops.is_raised("interrupt"):
-            return "interrupted"
-        if self._refused is not None:
-            return "refused"
-        return "maxfail" if self.live.stops.is_raised("maxfail") or self._stopped_by_count() else "stopped"
-
-    def _stopped_by_count(self) -> bool:
-        maxfail = self.config.getoption("maxfail")
-        return bool(maxfail) and self._session is not None and self._session.testsfailed >= maxfail
-
-    def _went_on(self) -> bool:
-        return bool(self.config.option.continue_on_collection_errors)
-
-    def _about_tasks(self) -> bool:
-        """Whether this run is any of our business."""
-        output = self.state.output
-        asked = self.state.options.console or self.state.options.agent is not None or (output is not None and output.json)
-        return bool(self.book.plan or self.unplanned or self.task_errors or asked)
-
-    def finals(self) -> list[Final]:
-        """All records, in the plan's order."""
-        order = [self.book.final[n] for n in self.book.plan if n in self.book.final]
-        return [*order, *self.unplanned.values()]
-
-    def _happened(self, status: int) -> Happened:
-        counted = self._stopped_by_count()
-        by_collection = bool(self.task_errors or self.state.module_errors) and not self._went_on()
-        other_stop = self._stop is not None and not by_collection and not counted and not self._internal
-        return Happened(
-            pytest_status=status,
-            internal_error=self._internal,
-            interrupted=bool(self.live.interrupts.count) or (other_stop and self._refused is None),
-            refused=self._refused.code if self._refused is not None else None,
-            task_errors=tuple(e.code for e in self.task_errors),
-            module_errors=self.state.module_errors,
-            went_on=self._went_on(),
-            lost_output=self.book.trouble is not None,
-            ordinary_failed=self.state.ordinary["failed"] + self.state.ordinary["error"],
-            ordinary_passed=sum(self.state.ordinary.values()),
-        )
-
-    def exit_code(self, status: int) -> int | None:
-        """spec codes.md; None where pytest's own stands: nothing here was about tasks, or nothing was to run."""
-        if self.state.no_plan and not self.task_errors and self._refused is None:
-            return None
-        return exit_code(self.finals(), self._happened(status)) if self._about_tasks() else None
-
-    def errors(self, code: int) -> list[ErrorEntry]:
-        """errors[] of the envelope."""
-        found = [entry(e) for e in self.task_errors]
-        if self._refused is not None:
-            found.append(entry(self._refused))
-        elif code == 3:
-            known = self._stop is not None and as_error(self._stop)
-            found.append(entry(known or CodeprobeError("INTERNAL_ERROR", "pytest ended with exit code 3")))
-        elif code == 2 and not (self.state.module_errors and not self._went_on() and not self.live.interrupts.count):
-            run_dir = self.live.shown_run_dir()
-            found.append(entry(CodeprobeError("INTERRUPTED", str(self._stop or "") or "interrupted", detail={"run_dir": run_dir})))
-        elif code == 5 and (why := self.no_tasks()) is not None:
-            found.append(entry(why))
-        if self.book.trouble is not None:
-            found.append(entry(self.book.trouble))
-        return found + trial_errors(self.finals())
-
-    def no_tasks(self) -> CodeprobeError | None:
-        """NO_TASKS where tasks were asked for and none ran; None where that is not so, or something worse has happened."""
-        asked = self.state.options.console or self.state.options.agent is not None
-        worse = self.task_errors or self.state.module_errors or self._refused is not None or self._stop is not None
-        if not asked or worse or self.state.no_plan or any(f.attempts or f.status != "skipped" for f in self.finals()):
-            return None
-        where = ", ".join(str(a) for a in self.config.args) or f"{self.config.rootpath / 'tasks'}, which is no folder"
-        finals = self.finals()
-        if finals:
-            reasons = ", ".join(sorted({f.reason or f.status for f in finals}))
-            return CodeprobeError(
-                "NO_TASKS", f"all {len(finals)} tasks were skipped: {reasons}", remediation="Select other tasks, or another agent."
-            )
-        patterns = " ".join(self.state.options.files)
-        return CodeprobeError(
-            "NO_TASKS",
-            f"no task was found or selected in {where}",
-            remediation=f"Name a folder that holds task files (ini codeprobe_files: {patterns}), and check -k, -m and node ids.",
-            detail={"paths": [str(a) for a in self.config.args], "patterns": list(self.state.options.files)},
-        )
-
-    def _envelope_line(self, code: int) -> str | None:
-        """The envelope; None where there is no place for it."""
-        if not self.book.plan and not (self.state.output is not None and self.state.output.json):
-            return None
-        now = time.time()
-        warnings = list(dict.fromkeys([*self.warnings, *(w for f in self.finals() for w in f.warnings)]))
-        if self.state.module_errors:
-            warnings.append(f"{self.state.module_errors} test module(s) could not be collected; see pytest's report")
-        facts = RunFacts(
-            run_id=self.state.run_id,
-            run_dir=self.live.shown_run_dir(),
-            exit_code=code,
-            started_at=stamp(_moment(self._started)),
-            ended_at=stamp(_moment(now)),
-            duration_seconds=round(now - self._started, 3),
-            experiment=None,
-            ordinary=dict(self.state.ordinary),
-            warnings=warnings,
-            next_steps=(),
-        )
-        return json_line(envelope(self.finals(), self.errors(code), facts))
-
-    def _take_warnings(self, text: str | None) -> None:
-        if text is not None:
-            self.warnings.extend(w for w in json.loads(text) if w not in self.warnings)
-
-
-def _moment(seconds: float) -> Any:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _nothing(line: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import queue
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ class _Loop:
     def __init__(self, live: Live, session: pytest.Session, ahead: Sequence[TaskItem]) -> None:
         self._live, self._session = live, session
         self._ahead = {item.node_id: item for item in ahead}
+        self._waiting = iter(ahead)  #: not submitted yet: their trials are text until then
+        self._submitting = threading.Lock()
         self._blocks = collections.deque(_blocks(session.items, set(ahead)))
         self._left = len(session.items)
         self._started = 0  #: trials that run ahead and have begun
@@ -100,6 +103,7 @@ class _Loop:
     def _whole(self, trial: Trial) -> TrialResult:
         item = self._ahead[trial.node_id]
         self._done.put(None)
+        self._submit_next()
         assert self._live.protocol is not None
         run = self._live.protocol.new_run(item)
         item.ahead = True
@@ -132,8 +136,8 @@ class _Loop:
 
     def _trials(self) -> None:
         waiting = len(self._ahead)
-        for item in self._ahead.values():
-            self._engine.submit(item.trial).add_done_callback(self._over(item))
+        for _ in range(2 * self._live.jobs):  # each that begins submits one more
+            self._submit_next()
         while waiting or self._blocks:
             ready = bool(self._blocks) and self._blocks[0].place <= self._started
             try:
@@ -150,8 +154,10 @@ class _Loop:
                 waiting -= 1
                 self._protocol(done, None)
 
-    def _over(self, item: TaskItem) -> _Callback:
-        return _Callback(self._done, item)
+    def _submit_next(self) -> None:
+        with self._submitting:
+            if (item := next(self._waiting, None)) is not None:
+                self._engine.submit(item.trial).add_done_callback(_Callback(self._done, item))
 
     def _run_block(self, block: _Block) -> None:
         for item, following in itertools.pairwise([*block.items, None]):

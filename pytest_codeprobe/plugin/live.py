@@ -33,7 +33,6 @@ from pytest_codeprobe.run.plan import make_plan, planned
 from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.sandboxes.keeper import Spawner
-from pytest_codeprobe.tasks.availability import check_driver
 from pytest_codeprobe.tasks.expand import expand
 from pytest_codeprobe.tasks.heads import FileHeads
 from pytest_codeprobe.tasks.identities import Identities
@@ -147,38 +146,6 @@ class Live:
             criteria=_by_type(_in_order(hook.pytest_codeprobe_criteria(config=config))),
         )
 
-    def check_options(self) -> None:
-        """Refuse what the command line says wrong about agents, modes, drivers and the run dir, before anything is collected."""
-        options = self.state.options
-        try:
-            if options.agent is not None:
-                agent = self.registry.agent(options.agent)
-                if options.permission_mode is not None and options.permission_mode not in agent.permission_modes:
-                    raise CodeprobeError(
-                        "INVALID_PERMISSION_MODE",
-                        f"agent {agent.name} does not know permission mode {options.permission_mode!r}",
-                        remediation=f"Use one of: {', '.join(agent.permission_modes)}.",
-                    )
-            if options.driver is not None:
-                spelled = "--codeprobe-driver" if "driver" in options.on_command_line else "codeprobe_driver"
-                check_driver(options.driver, self.registry.drivers, spelled)
-            if options.run_dir is not None and not self.state.no_plan:
-                prepare_place(self.state.run_dir, default_place=False)
-        except CodeprobeError as error:
-            raise refused(error) from error
-
-    def refuse_other_hosts(self) -> None:
-        """Before xdist connects to them: a trial needs the run dir and its controller's processes at hand."""
-        for spec in self.config.getoption("tx", None) or ():
-            place = str(spec).rpartition("*")[2]
-            if not place.startswith("popen") or "//via=" in place:
-                error = CodeprobeError(
-                    "USAGE_ERROR",
-                    f"--tx {spec}: tasks run in workers on this machine only",
-                    remediation="Use -n N for the tasks, and a run of its own for tests on other machines.",
-                )
-                raise refused(error) from error
-
     # ---- tasks
     @functools.cached_property
     def settings(self) -> LoadSettings:
@@ -218,20 +185,6 @@ class Live:
             return False
         self.fault = self.fault or error
         return True
-
-    def refuse_what_cannot_run(self, trials: Sequence[HasTrial]) -> None:
-        """Once all is collected: options that are wrong, and `codeprobe run` without any agent."""
-        error = self.fault
-        if self.state.options.console and not self.state.no_plan and error is None:
-            waiting = [t for t in trials if t.skip_reason is None]
-            if waiting and not any(self.chosen(t) for t in waiting):
-                error = CodeprobeError(
-                    "NO_BACKENDS_CONFIGURED",
-                    f"no agent is chosen for {len(waiting)} task{'s' * (len(waiting) != 1)}",
-                    remediation=f"Pass --agent NAME, one of: {', '.join(sorted(self.registry.agents))}.",
-                )
-        if error is not None:
-            raise refused(error) from error
 
     def task_file(self, path: Path, parent: pytest.Collector) -> TaskFile | None:
         """The node of a task file; None if it is none after all."""

@@ -13,6 +13,7 @@ import pytest
 from pytest_codeprobe import sandboxes
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
+from pytest_codeprobe.plugin.checks import refuse_what_cannot_run
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
 from pytest_codeprobe.plugin.failure import failure_text, harness_text, told
 from pytest_codeprobe.plugin.marked import MARKED, Marked, mark_tests, redact_report
@@ -51,7 +52,7 @@ class TrialProtocol:
         found = [_holder(item) for item in session.items]
         trials = [t for t in found if isinstance(t, TaskItem)] + [t for t in found if isinstance(t, Marked)]
         if not broken:
-            self.live.refuse_what_cannot_run(trials)
+            refuse_what_cannot_run(self.live, trials)
         if self.state.no_plan or broken:
             return
         self.live.publish_plan(trials)

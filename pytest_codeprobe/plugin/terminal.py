@@ -68,7 +68,7 @@ class Terminal:
         if controller is None:
             return
         controller.close()
-        lines = list(self._summary(controller.finals()))
+        lines = list(self._summary(controller.ending.finals()))
         if not lines:
             return
         if controller.book.plan and terminalreporter.verbosity >= 0:
@@ -85,7 +85,7 @@ class Terminal:
             yield f"codeprobe: {len(without)} task{'s' * (len(without) != 1)} skipped: {NO_AGENT}"
         if controller.book.plan:
             yield from self._trials(finals)
-        elif (why := controller.no_tasks()) is not None:
+        elif (why := controller.ending.no_tasks()) is not None:
             yield f"codeprobe: {why.code}: {why.message}"
             yield f"  {why.remediation}"
         if left := controller.left_out["left_out"]:
@@ -98,7 +98,7 @@ class Terminal:
         if others := controller.left_out["not_tasks"]:
             yield f"{prefix}no task files: {_some(others)}"
         if controller.book.plan:
-            notes = dict.fromkeys([*controller.warnings, *(w for f in finals for w in f.warnings)])
+            notes = dict.fromkeys([*controller.ending.warnings, *(w for f in finals for w in f.warnings)])
             yield from (f"warning: {one_line(w, 300)}" for w in notes)
             yield f"run dir: {self.live.shown_run_dir()}"
 

@@ -96,7 +96,12 @@ class ThreadEngine:
 
     def submit(self, trial: Trial) -> Future[TrialResult]:
         """See Engine."""
-        return self._threads.submit(self._run, trial)
+        try:
+            return self._threads.submit(self._run, trial)
+        except RuntimeError:  # it is closed
+            future: Future[TrialResult] = Future()
+            future.cancel()
+            return future
 
     def _run(self, trial: Trial) -> TrialResult:
         with self.slots.taken():

@@ -1,0 +1,64 @@
+"""Refusals before anything starts: options that are wrong together with what is installed, and a run in which nothing could run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.plugin.collect import HasTrial
+from pytest_codeprobe.plugin.refusal import refused
+from pytest_codeprobe.run.folder import prepare_place
+from pytest_codeprobe.tasks.availability import check_driver
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.plugin.live import Live
+
+
+def check_options(live: Live) -> None:
+    """Refuse what the command line says wrong about agents, modes, drivers and the run dir, before anything is collected."""
+    options = live.state.options
+    try:
+        if options.agent is not None:
+            agent = live.registry.agent(options.agent)
+            if options.permission_mode is not None and options.permission_mode not in agent.permission_modes:
+                raise CodeprobeError(
+                    "INVALID_PERMISSION_MODE",
+                    f"agent {agent.name} does not know permission mode {options.permission_mode!r}",
+                    remediation=f"Use one of: {', '.join(agent.permission_modes)}.",
+                )
+        if options.driver is not None:
+            spelled = "--codeprobe-driver" if "driver" in options.on_command_line else "codeprobe_driver"
+            check_driver(options.driver, live.registry.drivers, spelled)
+        if options.run_dir is not None and not live.state.no_plan:
+            prepare_place(live.state.run_dir, default_place=False)
+    except CodeprobeError as error:
+        raise refused(error) from error
+
+
+def refuse_other_hosts(live: Live) -> None:
+    """Before xdist connects to them: a trial needs the run dir and its controller's processes at hand."""
+    for spec in live.config.getoption("tx", None) or ():
+        place = str(spec).rpartition("*")[2]
+        if not place.startswith("popen") or "//via=" in place:
+            error = CodeprobeError(
+                "USAGE_ERROR",
+                f"--tx {spec}: tasks run in workers on this machine only",
+                remediation="Use -n N for the tasks, and a run of its own for tests on other machines.",
+            )
+            raise refused(error) from error
+
+
+def refuse_what_cannot_run(live: Live, trials: Sequence[HasTrial]) -> None:
+    """Once all is collected: options that are wrong, and `codeprobe run` without any agent."""
+    error = live.fault
+    if live.state.options.console and not live.state.no_plan and error is None:
+        waiting = [t for t in trials if t.skip_reason is None]
+        if waiting and not any(live.chosen(t) for t in waiting):
+            error = CodeprobeError(
+                "NO_BACKENDS_CONFIGURED",
+                f"no agent is chosen for {len(waiting)} task{'s' * (len(waiting) != 1)}",
+                remediation=f"Pass --agent NAME, one of: {', '.join(sorted(live.registry.agents))}.",
+            )
+    if error is not None:
+        raise refused(error) from error

@@ -1,0 +1,157 @@
+"""What a run comes to as a whole: exit code, errors, envelope. From what the controller has seen."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.clock import stamp
+from pytest_codeprobe.plugin.refusal import as_error
+from pytest_codeprobe.run.book import Final, RunBook
+from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
+from pytest_codeprobe.run.exit_code import Happened, exit_code
+from pytest_codeprobe.text import json_line
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.plugin.live import Live
+
+
+class Ending:
+    """Collects what may end a run, or spoil it, and says what that makes of it."""
+
+    def __init__(self, live: Live, book: RunBook) -> None:
+        self.live, self.state, self.config, self.book = live, live.state, live.config, book
+        self.session: pytest.Session | None = None
+        self.unplanned: dict[str, Final] = {}  #: tasks that were skipped without a plan, for want of an agent
+        self.task_errors: list[CodeprobeError] = []
+        self.warnings: list[str] = []
+        self.internal = False
+        self.stop: BaseException | None = None  #: what ended pytest's loop
+        self.refused: CodeprobeError | None = None
+        self._started = time.time()
+
+    def reason(self) -> str:
+        """Of the trials that never started."""
+        if self.live.interrupts.count or self.live.stops.is_raised("interrupt"):
+            return "interrupted"
+        if self.refused is not None:
+            return "refused"
+        return "maxfail" if self.live.stops.is_raised("maxfail") or self.stopped_by_count() else "stopped"
+
+    def stopped_by_count(self) -> bool:
+        """-x and --maxfail, whose Interrupted under xdist is no interrupt."""
+        maxfail = self.config.getoption("maxfail")
+        return bool(maxfail) and self.session is not None and self.session.testsfailed >= maxfail
+
+    def went_on(self) -> bool:
+        """--continue-on-collection-errors."""
+        return bool(self.config.option.continue_on_collection_errors)
+
+    def about_tasks(self) -> bool:
+        """Whether this run is any of our business."""
+        output = self.state.output
+        asked = self.state.options.console or self.state.options.agent is not None or (output is not None and output.json)
+        return bool(self.book.plan or self.unplanned or self.task_errors or asked)
+
+    def finals(self) -> list[Final]:
+        """All records, in the plan's order."""
+        order = [self.book.final[n] for n in self.book.plan if n in self.book.final]
+        return [*order, *self.unplanned.values()]
+
+    def _happened(self, status: int) -> Happened:
+        counted = self.stopped_by_count()
+        by_collection = bool(self.task_errors or self.state.module_errors) and not self.went_on()
+        other_stop = self.stop is not None and not by_collection and not counted and not self.internal
+        return Happened(
+            pytest_status=status,
+            internal_error=self.internal,
+            interrupted=bool(self.live.interrupts.count) or (other_stop and self.refused is None),
+            refused=self.refused.code if self.refused is not None else None,
+            task_errors=tuple(e.code for e in self.task_errors),
+            module_errors=self.state.module_errors,
+            went_on=self.went_on(),
+            lost_output=self.book.trouble is not None,
+            ordinary_failed=self.state.ordinary["failed"] + self.state.ordinary["error"],
+            ordinary_passed=sum(self.state.ordinary.values()),
+        )
+
+    def exit_code(self, status: int) -> int | None:
+        """spec codes.md; None where pytest's own stands: nothing here was about tasks, or nothing was to run."""
+        if self.state.no_plan and not self.task_errors and self.refused is None:
+            return None
+        return exit_code(self.finals(), self._happened(status)) if self.about_tasks() else None
+
+    def errors(self, code: int) -> list[ErrorEntry]:
+        """errors[] of the envelope."""
+        found = [entry(e) for e in self.task_errors]
+        if self.refused is not None:
+            found.append(entry(self.refused))
+        elif code == 3:
+            known = self.stop is not None and as_error(self.stop)
+            found.append(entry(known or CodeprobeError("INTERNAL_ERROR", "pytest ended with exit code 3")))
+        elif code == 2 and not (self.state.module_errors and not self.went_on() and not self.live.interrupts.count):
+            run_dir = self.live.shown_run_dir()
+            found.append(entry(CodeprobeError("INTERRUPTED", str(self.stop or "") or "interrupted", detail={"run_dir": run_dir})))
+        elif code == 5 and (why := self.no_tasks()) is not None:
+            found.append(entry(why))
+        if self.book.trouble is not None:
+            found.append(entry(self.book.trouble))
+        return found + trial_errors(self.finals())
+
+    def no_tasks(self) -> CodeprobeError | None:
+        """NO_TASKS where tasks were asked for and none ran; None where that is not so, or something worse has happened."""
+        asked = self.state.options.console or self.state.options.agent is not None
+        worse = self.task_errors or self.state.module_errors or self.refused is not None or self.stop is not None
+        if not asked or worse or self.state.no_plan or any(f.attempts or f.status != "skipped" for f in self.finals()):
+            return None
+        where = ", ".join(str(a) for a in self.config.args) or f"{self.config.rootpath / 'tasks'}, which is no folder"
+        finals = self.finals()
+        if finals:
+            reasons = ", ".join(sorted({f.reason or f.status for f in finals}))
+            return CodeprobeError(
+                "NO_TASKS", f"all {len(finals)} tasks were skipped: {reasons}", remediation="Select other tasks, or another agent."
+            )
+        patterns = " ".join(self.state.options.files)
+        return CodeprobeError(
+            "NO_TASKS",
+            f"no task was found or selected in {where}",
+            remediation=f"Name a folder that holds task files (ini codeprobe_files: {patterns}), and check -k, -m and node ids.",
+            detail={"paths": [str(a) for a in self.config.args], "patterns": list(self.state.options.files)},
+        )
+
+    def envelope_line(self, code: int) -> str | None:
+        """The envelope; None where there is no place for it."""
+        if not self.book.plan and not (self.state.output is not None and self.state.output.json):
+            return None
+        now = time.time()
+        warnings = list(dict.fromkeys([*self.warnings, *(w for f in self.finals() for w in f.warnings)]))
+        if self.state.module_errors:
+            warnings.append(f"{self.state.module_errors} test module(s) could not be collected; see pytest's report")
+        facts = RunFacts(
+            run_id=self.state.run_id,
+            run_dir=self.live.shown_run_dir(),
+            exit_code=code,
+            started_at=stamp(_moment(self._started)),
+            ended_at=stamp(_moment(now)),
+            duration_seconds=round(now - self._started, 3),
+            experiment=None,
+            ordinary=dict(self.state.ordinary),
+            warnings=warnings,
+            next_steps=(),
+        )
+        return json_line(envelope(self.finals(), self.errors(code), facts))
+
+    def take_warnings(self, text: str | None) -> None:
+        """What another process, or this one, warns of: a JSON list."""
+        if text is not None:
+            self.warnings.extend(w for w in json.loads(text) if w not in self.warnings)
+
+
+def _moment(seconds: float) -> Any:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC)
