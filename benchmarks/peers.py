@@ -44,6 +44,8 @@ _SAYS = [
     },
 ]
 _AGENT = """
+import asyncio
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -71,6 +73,7 @@ class Trivial(Agent[TrivialConfig]):
         out = CompositeStreamCallback([c for c in (collector, stream_callback) if c])
         out.on_event(events.AgentStartEvent(task_id="t", prompt=user_input, iteration=self._iteration))
         out.on_event(events.TurnStartEvent(task_id="t", turn_id="1"))
+        await asyncio.sleep(float(os.environ.get("BENCH_SECONDS", "0")))
         (self.folder / "hello.txt").write_text("hello")
         out.on_event(events.TurnEndEvent(task_id="t", turn_id="1", status=events.TurnEndStatus.COMPLETED))
         end = dict(status=events.AgentEndStatus.COMPLETED, iteration=self._iteration, assistant_turn_count=1)
@@ -127,8 +130,8 @@ def _script(path: Path, body: str) -> None:
     path.chmod(0o755)
 
 
-def coder_eval(program: Path, place: Path, count: int, parallel: int) -> Cost:
-    """A run of `count` tasks by coder-eval 0.12 in the empty folder `place`."""
+def coder_eval(program: Path, place: Path, count: int, parallel: int, seconds: float = 0.0) -> Cost:
+    """A run of `count` tasks by coder-eval 0.12 in the empty folder `place`, the agent taking so many seconds."""
     plugin = place / "plugin"
     facts = plugin / "bench_trivial-0.dist-info"  # enough for an entry point to be found
     facts.mkdir(parents=True)
@@ -147,7 +150,7 @@ def coder_eval(program: Path, place: Path, count: int, parallel: int) -> Cost:
             "  - {type: run_command, command: 'true', timeout: 10, description: c}\n",
             encoding="utf-8",
         )
-    env = environment(TELEMETRY_ENABLED="false", PATH=os.defpath, PYTHONPATH=str(plugin))
+    env = environment(TELEMETRY_ENABLED="false", PATH=os.defpath, PYTHONPATH=str(plugin), BENCH_SECONDS=str(seconds))
     argv: list[str | Path] = [program, "run", *tasks, "-e", "experiment.yaml", "--run-dir", place / "out", "-j", str(parallel)]
     return run(argv, place, env=env, allowed=(0, 1))
 
