@@ -241,6 +241,28 @@ def test_a_fixture_of_an_installed_plugin_holds_nothing_back(project: Project) -
     assert run.envelope["warnings"] == []
 
 
+def test_what_goes_wrong_in_the_items_set_up_beats_the_verdict(project: Project) -> None:
+    """The trial was over before; the record is written again, and keeps what it cost."""
+    two(project)
+    project.task(
+        "held", agent=scripted({"usage": {"cost_usd": 0.25}}, {"write": {"path": "out.txt", "content": "x"}}), file="tasks/held/task.yaml"
+    )
+    env = install(project)
+    plugin = project.scratch / "site" / "acme_pytest" / "plugin.py"
+    plugin.write_text(
+        "import pytest\n@pytest.fixture(autouse=True)\ndef acme(request, codeprobe_score):\n"
+        "    if 'held' in request.node.name: raise RuntimeError('no licence')\n"
+    )
+    run = project.run("tasks", *JOBS, env=env).assert_consistent()
+    assert run.envelope["warnings"] == []  # it did run ahead
+    assert run.statuses == {"free": "passed", "held": "error"}
+    assert run.junit() == {"free": "passed", "held": "error"}
+    record = run.result("held")
+    assert (record["code"], record["cost_usd"]) == ("FIXTURE_FAILED", 0.25)
+    assert "no licence" in record["reason"]
+    assert run.code == 6
+
+
 def test_a_fixture_that_a_conftest_imports_does(project: Project) -> None:
     """It comes from an installed package, but only this project makes it a fixture of its tasks."""
     mark = project.marks / "service"
