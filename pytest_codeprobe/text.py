@@ -173,12 +173,15 @@ def write_whole(path: Path, text: str | bytes) -> None:
 
 def holds_secret(path: str, redactor: Redactor) -> bool:
     """Whether a regular file holds a secret; read in chunks that overlap."""
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0) as file:
-        held, size = b"", min(_CHUNK, os.fstat(file.fileno()).st_size + 1)
-        while chunk := file.read(size):
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        held, size = b"", min(_CHUNK, os.fstat(fd).st_size + 1)
+        while chunk := os.read(fd, size):
             if redactor.found(block := held + chunk):
                 return True
             held = block[-redactor.longest :]
+    finally:
+        os.close(fd)
     return False
 
 

@@ -4,7 +4,7 @@ A few small text files are compared here. For all else git never sees the agent'
 files are copied to two private folders and compared there.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH120
+# ruff: noqa: PTH101, PTH102, PTH105, PTH120
 # (hot loops over names that need not be text: plain calls, no Path objects)
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def write_patch(
         small = small_patch(differences, baseline, os.fsencode(workspace)) if _is_plain(differences, max_file_bytes) else None
         if small is not None:
             part.write_bytes(small)
-            part.replace(target)
+            os.replace(part, target)
             return
         folder = tempfile.mkdtemp(prefix="diff-", dir=scratch)
         pair = _Pair(folder, baseline, os.fsencode(workspace), min(max_file_bytes, MAX_COMPARED))

@@ -13,8 +13,9 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from pytest_codeprobe import text
 from pytest_codeprobe.errors import CodeprobeError
@@ -23,6 +24,7 @@ from pytest_codeprobe.sandboxes.trees import SMALL_FILES, remove_tree
 from pytest_codeprobe.text import Redactor
 
 _IN_PROCESS = 1 << 20  #: bytes; larger files are redacted by a process of their own, so that no other trial waits for the GIL
+_SMALL_FILE = 1 << 16
 _SMALL_TREE = 1 << 18  #: the same for all files of a tree, that the lane is held for
 
 
@@ -45,7 +47,7 @@ def copy_log(source: str, target: str, redactor: Redactor) -> bool:
         return False
     with os.fdopen(fd, "rb", 0) as reader:
         if not redactor or status.st_size <= _IN_PROCESS:
-            _copy(reader, target, redactor)
+            _copy(reader, status.st_size, target, redactor)
             return True
     place = Path(target)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -57,14 +59,28 @@ def copy_log(source: str, target: str, redactor: Redactor) -> bool:
     return True
 
 
-def _copy(reader: BinaryIO, target: str, redactor: Redactor) -> None:
+def _copy(reader: BinaryIO, size: int, target: str, redactor: Redactor) -> None:
     try:
-        with os.fdopen(_new_file(target), "wb", 0) as writer:
+        if size <= _SMALL_FILE:
+            write_new(target, redactor.data(reader.read()) if size else b"")
+            return
+        with os.fdopen(_new_file(target), "wb") as writer:
             redactor.stream(reader, writer)
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(target)  # half a log would pass for a whole one
         raise _failed(target, error) from error
+
+
+def write_new(target: str, content: bytes) -> None:
+    """A file of this content, whatever lies in its place. OSError if it can't be written."""
+    fd = _new_file(target)
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    finally:
+        os.close(fd)
 
 
 def _new_file(target: str) -> int:
@@ -144,39 +160,39 @@ class TrialLog:
     """A trial's own log file, written through `logging`; belongs to no logger tree, so that nothing else hears it."""
 
     def __init__(self, path: Path) -> None:
-        self.logger = logging.Logger("codeprobe.trial", logging.DEBUG)  # noqa: LOG001  # of its own: thousands of trials leave none behind
-        self._handler = _Lines(path)
-        self._handler.setFormatter(_FORMAT)
-        self.logger.addHandler(self._handler)
+        self.logger = _FileLogger(path)
 
     def close(self) -> None:
         """No further line."""
-        self.logger.handlers.clear()
-        self._handler.close()
+        self.logger.close()
+
+
+class _FileLogger(logging.Logger):
+    """Appends to a file, one write per line, and does without what a line does not show: who called, from which thread."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("codeprobe.trial", logging.DEBUG)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._writing = threading.Lock()
+
+    def _log(self, level: int, msg: object, args: Any, exc_info: Any = None, *_: Any, **__: Any) -> None:
+        if exc_info and not isinstance(exc_info, tuple):
+            exc_info = sys.exc_info()
+        record = logging.LogRecord(self.name, level, "", 0, msg, args, exc_info or None)
+        line = _FORMAT.format(record) + "\n"
+        with self._writing:
+            if self._fd >= 0:
+                with contextlib.suppress(OSError):  # a full disk: whatever counts is written elsewhere too, and says so
+                    os.write(self._fd, line.encode("utf-8", "backslashreplace"))
+
+    def close(self) -> None:
+        with self._writing:
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-
-
-class _Lines(logging.Handler):
-    """Appends to a file, one write per record."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            os.write(self._fd, (self.format(record) + "\n").encode("utf-8", "backslashreplace"))
-        except OSError:
-            self.handleError(record)
-
-    def close(self) -> None:
-        with self.lock or contextlib.nullcontext():
-            fd, self._fd = self._fd, -1
-            if fd >= 0:
-                os.close(fd)
-        super().close()
 
 
 def preserve_mode(asked: Literal["none", "move", "direct"] | None) -> Literal["none", "move", "direct"]:

@@ -16,7 +16,7 @@ from pytest_codeprobe.sandboxes.keeping import carry
 from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.text import MIN_SECRET, Redactor, write_whole
 from pytest_codeprobe.trial.environment import short_secrets, trial_secrets
-from pytest_codeprobe.trial.preserve import copy_log, fresh, preserve_mode, scrub_tree
+from pytest_codeprobe.trial.preserve import copy_log, fresh, preserve_mode, scrub_tree, write_new
 
 _LOGS = ("agent.stdout", "agent.stderr", "trial.log", "transcript.json")
 
@@ -45,9 +45,7 @@ class AttemptStore:
         text = transcript.model_dump_json(exclude_none=True) + "\n"
 
         def work() -> None:
-            raw = fresh(sandbox.logs / "transcript.json")
-            with raw.open("x", encoding="utf-8") as file:
-                file.write(text)
+            write_new(f"{sandbox.logs}/transcript.json", text.encode())
 
         self._guard(work)
 
@@ -109,8 +107,12 @@ class AttemptStore:
         """result.json."""
 
         def work() -> None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._folder / "result.json", result_text(result))
+            target = self._folder / "result.json"
+            try:
+                write_whole(target, result_text(result))
+            except FileNotFoundError:  # nothing of the trial is here yet
+                self._folder.mkdir(parents=True, exist_ok=True)
+                write_whole(target, result_text(result))
 
         self._guard(work)
 
