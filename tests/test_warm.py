@@ -27,7 +27,7 @@ from tests.unprivileged import unprivileged_argv
 
 #: what a process can know of itself
 REPORT = """
-import ctypes, gc, json, locale, os, resource, signal, stat, subprocess, sys, threading, time
+import ctypes, gc, json, locale, logging, os, resource, signal, stat, subprocess, sys, threading, time, warnings
 import calc
 
 SIGNALS = "SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd"
@@ -75,6 +75,8 @@ def test_report():
         "encodings": [sys.getfilesystemencoding(), sys.getdefaultencoding(), locale.getlocale(), locale.getpreferredencoding(False)],
         "time zone": [time.tzname, time.timezone],
         "threads": [t.name for t in threading.enumerate()],
+        "hooks": [str(h).partition(" at ")[0] for h in (sys.excepthook, sys.unraisablehook, threading.excepthook, sys.displayhook)],
+        "left over": [sorted(n for n in vars(sys) if n.startswith("last_")), str(logging.root.handlers), str(warnings.filters)],
         "sockets": sum(type(o).__name__ == "socket" for o in gc.get_objects()),
     }
     with open(os.environ["TMPDIR"] + "/report.json", "w") as file:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import gc
 import importlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -49,6 +51,10 @@ import pytest  # noqa: E402
 _LATE = ("_pytest._argcomplete", "_pytest.assertion.util", "faulthandler", "packaging.version", "pdb", "pygments")
 # plugins that would get in the way
 BLOCKED = [f"-pno:{name}" for name in ("cacheprovider", "codeprobe", "xdist", "xdist.looponfail", "cov", "randomly", "rerunfailures")]
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+_OPTIONS = ("-c", os.devnull, "--rootdir", _HERE, "--confcutdir", _HERE, "--import-mode=importlib", "--continue-on-collection-errors")
+_QUIET = ("-s", "-q", "--tb=short", "--color=no", "--no-header", "--no-summary")
+_REHEARSAL = (*_OPTIONS, *_QUIET, os.path.join(_HERE, "rehearsal.py"))  # noqa: PTH118
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TEXT = 4000  # characters of a failure that are reported
 _FAILURE_EXPECTED = ("xfail", "expectedFailure")
@@ -289,24 +295,41 @@ class Reporter:
         self.send("internal", **blame(excinfo.value))
 
 
-def prepare() -> None:
-    """What is the same for all runs, and must be done before anything of the workspace can be imported: all of pytest is loaded.
-
-    Two things here are not public. Without them a run is slower, and no different.
-    """
-    internals: Any = sys.modules["_pytest.config"]
-    for name in (*_LATE, *(f"_pytest.{plugin}" for plugin in getattr(internals, "default_plugins", ()))):
+def load() -> None:
+    """All of pytest, before anything of the workspace can be imported: what that has under the same names comes too late."""
+    plugins = getattr(sys.modules["_pytest.config"], "default_plugins", ())  # not public: without it a run loads them by itself
+    for name in (*_LATE, *(f"_pytest.{plugin}" for plugin in plugins)):
         importlib.import_module(name)
-    try:
-        raise AssertionError
-    except AssertionError:
-        str(pytest.ExceptionInfo.from_current().getrepr(style="short"))  # what this takes is remembered: patterns, files of modules
-    if hasattr(internals, "get_config"):
-        take_first_step(internals)
+
+
+def prepare() -> None:
+    """What every run does before it knows what it runs; for warm.py, which calls this once. RuntimeError if it fails.
+
+    pytest runs one file of ours, since code that has run before runs faster, with no plugins but its own, since what others keep
+    of a run is not known. Then it takes its first step for the run to come.
+    """
+    load()
+    list(importlib.metadata.distributions())
+    before = set(sys.modules)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    status = pytest.main([*BLOCKED, "-pno:unraisableexception", *_REHEARSAL])
+    if status != pytest.ExitCode.TESTS_FAILED:
+        raise RuntimeError(f"the rehearsal ended with {status!r}")
+    ours = {*PARTS.files, *sys.stdlib_module_names}
+    for name in [name for name in set(sys.modules) - before if name.partition(".")[0] not in ours]:
+        del sys.modules[name]
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        sys.__dict__.pop(name, None)
+    if hasattr(sys.modules["_pytest.config"], "get_config"):
+        take_first_step(sys.modules["_pytest.config"])
+    gc.collect()
 
 
 def take_first_step(internals: Any) -> None:
-    """Make a configuration that has pytest's own plugins and nothing else; the one run that there will be begins with it."""
+    """Make a configuration that has pytest's own plugins and nothing else; the one run that there will be begins with it.
+
+    `get_config` is not public. A pytest without it, and a task that chooses plugins, takes the step later.
+    """
     begin = internals.get_config
     made = begin(BLOCKED)
 
@@ -323,7 +346,7 @@ def take_first_step(internals: Any) -> None:
 def main() -> None:
     """Run pytest once; the rest is records."""
     job, send = connect()
-    prepare()
+    load()
     read_sources(job, send)
     reporter = Reporter(job, send)
     reporter.end(pytest.main([*BLOCKED, *job["argv"]], plugins=[reporter]))

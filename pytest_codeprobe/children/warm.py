@@ -3,7 +3,7 @@
     owner --JSON + 4 descriptors--> warm --fork--> keeper --fork--> the program's main()
 
 Run as `python -I -B warm.py PROGRAM ARGUMENT... CONFIG`, where `python -I -B PROGRAM ARGUMENT...` would be the command. PROGRAM has
-two functions: `prepare`, called once, and `main`, called in each fork; its own code runs when it is loaded. CONFIG, the protocol
+two functions: `prepare`, called once, and `main`, called in each fork. CONFIG, the protocol
 and the keepers are the spawner's (spawner.py, keeper.py), under the interpreter of the command: an older one, or one that can't do
 this, ends here with a reason, and its owner starts commands anew.
 
