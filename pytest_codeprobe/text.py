@@ -7,6 +7,7 @@ stdin) it redacts in a process of its own, so that a large log holds up no other
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import math
@@ -15,7 +16,7 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +24,7 @@ REDACTED = "[REDACTED]"
 MARK = "[removed by pytest-codeprobe: the file held a secret]\n"
 MIN_SECRET = 8  #: characters; shorter values would hit ordinary text
 _CHUNK = 1 << 20
+_HAS_NAMELESS = sys.platform == "linux" and os.path.isdir("/proc/self/fd")  # files that get their name once they are written
 #: names of environment variables whose values are secrets
 SECRET_NAME = re.compile(r"(?i)(^|_)(api_?key|key|secret|token|password|passwd|credential|credentials|auth|pat)($|_)")
 # CSI, OSC (ended by BEL or ST), other two-byte escapes; C1 controls are dropped with the rest below
@@ -156,19 +158,83 @@ def one_line(value: str, limit: int = 200) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
-def write_whole(path: Path, text: str | bytes) -> None:
-    """Write to a temporary name beside it and rename: a reader sees the old file or the new one."""
-    part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.{secrets.token_hex(4)}")
+@contextlib.contextmanager
+def whole_file(path: str | Path, *, replace: bool = True) -> Iterator[BinaryIO]:
+    """A file to be written that gets its name at the end, if nothing was raised: a reader sees the old one or all of the new one.
+
+    Until then it has no name at all, so that kill -9 leaves nothing of it; where a file system can't do that, a temporary one
+    beside it. `replace=False`: FileExistsError where there is one already.
+    """
+    fd, part = _new_file(path)
     try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb", 0) as file:
-            rest = memoryview(text.encode() if isinstance(text, str) else text)
-            while rest:
-                rest = rest[file.write(rest) :]
-        os.replace(part, path)
+        with open(fd, "wb") as file:
+            yield file
+            file.flush()
+            _give_name(fd, part, path, replace)
     except BaseException:
+        _forget(part)
+        raise
+
+
+def write_whole(path: str | Path, text: str | bytes, *, replace: bool = True) -> None:
+    """Write a file's content, all or nothing; see whole_file."""
+    fd, part = _new_file(path)
+    try:
+        rest = memoryview(text.encode() if isinstance(text, str) else text)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        _give_name(fd, part, path, replace)
+    except BaseException:
+        _forget(part)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _new_file(path: str | Path) -> tuple[int, str]:
+    """A descriptor, and the temporary name; empty where there is none."""
+    if _HAS_NAMELESS:
+        try:
+            return os.open(os.path.dirname(path) or ".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666), ""
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):  # the file system, an old kernel
+                raise
+    part = _temporary(path)
+    return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), part
+
+
+def _temporary(path: str | Path) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.{os.getpid()}.{secrets.token_hex(4)}")
+
+
+def _give_name(fd: int, part: str, path: str | Path, replace: bool) -> None:
+    """Give a new file its name, in the place of what has it where that may be."""
+    try:
+        if not part:
+            # with a folder's descriptor, though none is needed: without one the link would be one to /proc
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+        elif not replace:
+            os.link(part, path)
+            os.unlink(part)
+        else:
+            os.replace(part, path)
+    except FileExistsError:
+        if not replace:
+            raise
+        part = _temporary(path)  # for the moment that a rename takes
+        os.link(f"/proc/self/fd/{fd}", part, src_dir_fd=fd, follow_symlinks=True)
+        try:
+            os.replace(part, path)
+        except BaseException:
+            _forget(part)
+            raise
+
+
+def _forget(part: str) -> None:
+    if part:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
-        raise
 
 
 def holds_secret(path: str, redactor: Redactor) -> bool:
@@ -218,7 +284,7 @@ def _main() -> None:
     if sys.argv[1] == "--tree":
         sys.stdout.write(str(scrub(sys.argv[2], redactor)))
         return
-    with open(sys.argv[1], "rb") as reader, open(sys.argv[2], "wb") as writer:
+    with open(sys.argv[1], "rb") as reader, whole_file(sys.argv[2]) as writer:
         redactor.stream(reader, writer)
 
 

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.front_door import Project, Run, survivors
 
@@ -32,6 +32,27 @@ def spawners_of(pid: int) -> list[int]:
     """Spawners and keepers that watch a process."""
     numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [number for number in numbers if _is_spawner(number) and pid in _watched(number)]
+
+
+def tree_of(pid: int) -> list[int]:
+    """A process and all below it, parents first."""
+    found = [pid]
+    for each in found:
+        found += children_of(each)
+    return found
+
+
+def commands_of(pid: int) -> list[str]:
+    """The arguments of a process; none if it is gone."""
+    return [part.decode(errors="replace") for part in _command(pid)]
+
+
+def whole_lines(run: Run) -> list[dict[str, Any]]:
+    """events.ndjson up to the last full line; each of them is JSON, and they are numbered."""
+    whole, _, _ = (run.folder / "events.ndjson").read_text().rpartition("\n")
+    events = [json.loads(line) for line in whole.splitlines()]
+    assert [e["seq"] for e in events] == list(range(len(events)))
+    return events
 
 
 def _command(pid: int) -> list[bytes]:

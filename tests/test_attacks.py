@@ -45,7 +45,7 @@ def test_no_pass_is_forged(project: Project) -> None:
 SABOTAGE = {
     "transcript-fifo": "mkfifo ../logs/transcript.json",
     "transcript-folder": "mkdir -p ../logs/transcript.json/x",
-    "diff-folder": "mkdir -p ../logs/diff.patch.part/x ../logs/diff.patch/x",
+    "diff-folder": "mkdir -p ../logs/diff.patch/x",
     "log-link": "rm ../logs/agent.stdout; ln -s /etc/passwd ../logs/agent.stdout",
     "log-folder": "rm ../logs/trial.log ../logs/agent.stderr; mkdir ../logs/trial.log ../logs/agent.stderr",
     "kept": "mkdir -p ../kept/x ../graded/x; echo yes > ../kept/out.txt",

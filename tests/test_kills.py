@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.front_door import Project, Run, scripted
-from tests.process_watch import harness_processes, none_within, private_folders, spawners_of, trial_processes, until, workers_of
+from tests.front_door import Project, scripted
+from tests.process_watch import (
+    harness_processes,
+    none_within,
+    private_folders,
+    spawners_of,
+    trial_processes,
+    until,
+    whole_lines,
+    workers_of,
+)
 from tests.stages import STAGES, WRITE, held_task, owner_of, quick_task
-
-
-def whole_lines(run: Run) -> list[dict[str, Any]]:
-    """events.ndjson up to the last full line; each of them is JSON, and they are numbered."""
-    whole, _, _ = (run.folder / "events.ndjson").read_text().rpartition("\n")
-    events = [json.loads(line) for line in whole.splitlines()]
-    assert [e["seq"] for e in events] == list(range(len(events)))
-    return events
 
 
 def assert_swept_by_the_next_run(project: Project) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from pytest_codeprobe.model.context import reason_of
+
 if TYPE_CHECKING:
     from pytest_codeprobe.model.context import Context
     from pytest_codeprobe.model.trial import Trial
@@ -40,10 +42,19 @@ class ProcessExit:
     proved: bool = True  #: false: it can't be shown that nothing is alive; such a trial is an error
 
     @property
+    def stopped(self) -> str | None:
+        """The reason of a record where the run ended it, also by its own end: pytest, or xdist's controller, was killed."""
+        if self.cause == "owner":
+            return "interrupted"
+        return reason_of(self.cause) if self.cause.startswith("stopped:") else None
+
+    @property
     def trouble(self) -> str | None:
         """Why nothing can be made of the process, however it did; None if there is no reason."""
         if not self.proved:
             return "it can't be shown that nothing of it is alive"
+        if self.cause == "lost":
+            return "its keeper was killed, and it with that"
         return f"its output could not be written: {self.cause.removeprefix('log: ')}" if self.cause.startswith("log:") else None
 
 

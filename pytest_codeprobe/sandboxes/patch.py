@@ -4,7 +4,7 @@ A few small text files are compared here. For all else git never sees the agent'
 files are copied to two private folders and compared there.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH105, PTH120
+# ruff: noqa: PTH101, PTH102, PTH120
 # (hot loops over names that need not be text: plain calls, no Path objects)
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from pytest_codeprobe.sandboxes.entries import Difference, Entry
 from pytest_codeprobe.sandboxes.lane import CONTENTS, FEW
 from pytest_codeprobe.sandboxes.textpatch import small_patch
 from pytest_codeprobe.sandboxes.trees import PATH, failed, make_folders, remove_tree
+from pytest_codeprobe.text import whole_file, write_whole
 
 MAX_PATCH_BYTES = 200_000_000  #: of all files in one patch, before and after together
 _TIMEOUT = 600.0  # seconds for git
@@ -133,12 +134,10 @@ def write_patch(
     SANDBOX_FAILED if the disk is full or git is missing.
     """
     folder = ""
-    part = target.with_name(target.name + ".part")
     try:
         small = small_patch(differences, baseline, os.fsencode(workspace)) if _is_plain(differences, max_file_bytes) else None
         if small is not None:
-            part.write_bytes(small)
-            os.replace(part, target)
+            write_whole(target, small)
             return
         folder = tempfile.mkdtemp(prefix="diff-", dir=scratch)
         pair = _Pair(folder, baseline, os.fsencode(workspace), min(max_file_bytes, MAX_COMPARED))
@@ -146,10 +145,9 @@ def write_patch(
             with CONTENTS:
                 for difference in differences[start : start + FEW]:
                     pair.add(difference)
-        with part.open("wb") as out:
+        with whole_file(target) as out:
             out.writelines(note.encode("ascii") for note in pair.notes)
             out.writelines(_git_diff(folder, pair))
-        part.replace(target)
     except OSError as error:
         raise failed("the diff could not be written:", error, error.filename or target) from error
     finally:

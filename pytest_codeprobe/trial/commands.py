@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_codeprobe.errors import CodeprobeError, Stopped
-from pytest_codeprobe.model.context import Context, reason_of
+from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import LimitHit
 from pytest_codeprobe.model.sandbox import Command, CommandResult, Sandbox
 from pytest_codeprobe.model.trial import Trial
@@ -47,8 +47,8 @@ class TaskCommands:
             raise CodeprobeError("SANDBOX_FAILED", f"{command!r} could not be started: {error.strerror}") from error
         if log is not None:
             log.info("%s %r: status %s, %s", role, command, result.exit.status, result.exit.cause)
-        if result.exit.cause.startswith("stopped:"):
-            raise Stopped(reason_of(result.exit.cause))
+        if result.exit.stopped is not None:
+            raise Stopped(result.exit.stopped)
         return result
 
     def _tools(self, sandbox: Sandbox) -> Path:

@@ -104,8 +104,8 @@ class TrialGrading:
         """See the protocol."""
         self._used = True
         result = self._sandbox.run(command, role="grader", timeout=self.time_left(timeout), output_bytes=output_bytes)
-        if result.exit.cause.startswith("stopped:"):
-            raise Stopped(reason_of(result.exit.cause))
+        if result.exit.stopped is not None:
+            raise Stopped(result.exit.stopped)
         return result
 
     def start(self, command: Command, *, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
@@ -175,7 +175,7 @@ def _evaluate(number: int, criterion: Criterion, grading: TrialGrading, has_sess
         raise Stopped(reason_of(stop.reason)) from stop
     except CodeprobeError as error:
         raise type(error)(error.code, f"{what}: {error.message}", remediation=error.remediation, detail=error.detail) from error
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         log.exception("%s", what)
         raise CodeprobeError("VERIFIER_FAILED", f"{what}: {type(error).__name__}: {error}") from error
     finally:

@@ -1,6 +1,6 @@
 """What leaves a trial's private folder: logs, transcript, diff, the workspace; always through the redactor."""
 
-# ruff: noqa: PTH108, PTH115
+# ruff: noqa: PTH115
 # (done for every log of every trial: plain calls)
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_codeprobe import text
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.sandboxes.lane import LANE
 from pytest_codeprobe.sandboxes.trees import SMALL_FILES, remove_tree
-from pytest_codeprobe.text import Redactor
+from pytest_codeprobe.text import Redactor, whole_file, write_whole
 
 _IN_PROCESS = 1 << 20  #: bytes; larger files are redacted by a process of their own, so that no other trial waits for the GIL
 _SMALL_FILE = 1 << 16
@@ -51,48 +51,30 @@ def copy_log(source: str, target: str, redactor: Redactor) -> bool:
             return True
     place = Path(target)
     place.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        _in_a_process(redactor, source, str(fresh(place)))
-    except CodeprobeError:
-        place.unlink(missing_ok=True)
-        raise
+    _in_a_process(redactor, source, str(fresh(place)))
     return True
 
 
 def _copy(reader: BinaryIO, size: int, target: str, redactor: Redactor) -> None:
+    """All of it or nothing: half a log would pass for a whole one."""
     try:
         if size <= _SMALL_FILE:
             write_new(target, redactor.data(reader.read()) if size else b"")
             return
-        with os.fdopen(_new_file(target), "wb") as writer:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(fresh(Path(target))) as writer:
             redactor.stream(reader, writer)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(target)  # half a log would pass for a whole one
         raise _failed(target, error) from error
 
 
 def write_new(target: str, content: bytes) -> None:
-    """A file of this content, whatever lies in its place. OSError if it can't be written."""
-    fd = _new_file(target)
+    """A file of this content, all or nothing, whatever lies in its place; its folder is made if need be. OSError if it can't be written."""
     try:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-    finally:
-        os.close(fd)
-
-
-def _new_file(target: str) -> int:
-    """Open it to be written. What lies there, of an earlier attempt or planted by a session, goes; its folder is made if need be."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        return os.open(target, flags, 0o666)
-    except FileNotFoundError:
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        fresh(Path(target))
-    return os.open(target, flags, 0o666)
+        write_whole(target, content)
+    except (FileNotFoundError, IsADirectoryError):  # a session may have planted a folder
+        fresh(Path(target)).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, content)
 
 
 def fresh(path: Path) -> Path:

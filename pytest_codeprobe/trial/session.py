@@ -12,7 +12,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionEnd, SessionParser, SessionRequest
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.config import RunLimits
-from pytest_codeprobe.model.context import Clock, reason_of
+from pytest_codeprobe.model.context import Clock
 from pytest_codeprobe.model.result import AgentInfo, LimitHit, Usage
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
 from pytest_codeprobe.trial.environment import session_environment
@@ -189,9 +189,9 @@ class Session:
         if ended.trouble is not None:
             raise CodeprobeError("SANDBOX_FAILED", f"session: {ended.trouble}", detail={"cause": ended.cause})
         why = {"timeout": name, "output": "output_mb"}.get(ended.cause, why)
-        stopped = reason_of(ended.cause) if ended.cause.startswith("stopped:") else None
+        stopped = ended.stopped
         stderr_tail = tail(self.stderr)
-        end = parser.end(ended, stopped_for=ended.cause if stopped else why, stderr_tail=stderr_tail)
+        end = parser.end(ended, stopped_for=f"stopped:{stopped}" if stopped else why, stderr_tail=stderr_tail)
         limit = why if why not in (None, "final", "auth", "patience") else end.limit
         self._log.info("session ended: status %s, cause %s, stopped for %s, code %s", ended.status, ended.cause, why, end.code)
         return SessionOutcome(

@@ -56,7 +56,6 @@ class AttemptStore:
             self._folder.mkdir(parents=True, exist_ok=True)
             # a kill must not leave a secret in the run dir: with secrets about, only what is clean gets there
             folder = sandbox.logs if self.redactor else self._folder
-            fresh(folder / "diff.patch.part")
             sandbox.write_diff(fresh(folder / "diff.patch"))
             if self.redactor:
                 copy_log(f"{folder}/diff.patch", f"{self._folder}/diff.patch", self.redactor)
