@@ -13,9 +13,10 @@ import pytest
 
 from tests.front_door import Project, Run, scripted
 from tests.process_watch import harness_processes, none_within, private_folders, trial_processes
-from tests.stages import STAGES, held_task, holding, quick_task
+from tests.stages import STAGES, USAGE, held_task, holding, quick_task
 
 WITHIN = 6.0  #: seconds from the signal until nothing of a trial is alive or on disk
+MANY_WITHIN = 8.0  #: the same for 32 trials at once
 
 
 #: two trials at once, as xdist's two workers have them
@@ -139,6 +140,90 @@ def test_second_signal_skips_the_grace(project: Project, mode: str) -> None:
     run.wait_for("post-b-held")
     assert time.monotonic() - began < 4.5  # the session was killed, not waited for
     assert_interrupted(ends_clean(run, within=10.0))
+
+
+def many_deaf(project: Project) -> Run:
+    """32 sessions at once that ignore every signal they can, one trial that is over, and two that will not start."""
+    quick_task(project, "a-done")
+    for number in range(32):
+        name = f"b-held-{number:02}"
+        command = f"trap '' TERM INT HUP; : {project.mark_text}; echo x >out.txt; touch {project.marks}/{name}; sleep 600; sleep 600"
+        project.task(name, agent=scripted(USAGE, {"run": command}))
+    quick_task(project, "d-later")
+    quick_task(project, "e-later")
+    run = project.start("tasks", "--codeprobe-agent=scripted", "--codeprobe-jobs=32")
+    run.wait_for("b-held-*", 32)
+    run.wait_for_events("trial_finished")
+    return run
+
+
+def assert_all_told(run: Run) -> None:
+    """What had started is in events, envelope, result.json, and in pytest's own reports; what had not, in the first two."""
+    assert_left_clean(run)
+    run.assert_consistent()
+    assert run.code == 2
+    held = [f"b-held-{number:02}" for number in range(32)]
+    assert run.statuses == {"a-done": "passed", **dict.fromkeys([*held, "d-later", "e-later"], "not_run")}
+    assert {e["reason"] for e in run.finished.values() if e["status"] == "not_run"} == {"interrupted"}
+    assert run.junit() == {"a-done": "passed", **dict.fromkeys(held, "skipped")}
+    assert "1 passed, 32 skipped" in run.output
+    for name in held:
+        record = run.result(name)
+        assert (record["status"], record["reason"], record["cost_usd"]) == ("not_run", "interrupted", 0.25)
+        assert (run.trial(name) / "artifacts" / "out.txt").exists()
+    assert not run.trial("d-later").exists()
+    assert run.envelope["data"]["cost_usd"] == 33 * 0.25
+
+
+def assert_left_clean(run: Run) -> None:
+    none_within(lambda: harness_processes(run), 2)
+    assert private_folders(run.project) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_many_deaf_sessions(project: Project, number: signal.Signals) -> None:
+    """Their grace is one and the same, not one after the other."""
+    run = many_deaf(project)
+    if number == signal.SIGINT:
+        to_group(run, number)
+    else:
+        run.signal(number)
+    none_within(lambda: trial_processes(project), MANY_WITHIN)
+    assert_all_told(run.wait(12))
+
+
+def test_second_signal_to_many_deaf_sessions(project: Project) -> None:
+    run = many_deaf(project)
+    to_group(run, signal.SIGINT)
+    time.sleep(0.3)  # a person's second press
+    to_group(run, signal.SIGINT)
+    none_within(lambda: trial_processes(project), 4)  # less than a grace
+    assert_all_told(run.wait(12))
+
+
+def test_a_failure_ends_many_deaf_sessions(project: Project) -> None:
+    """-x: as an interrupt does it, with exit code 1; what was over keeps its result."""
+    quick_task(project, "a-done")
+    project.task("b-fail", agent=scripted({"run": f"until [ -e {project.marks}/go ]; do sleep 0.05; done"}))
+    for number in range(6):
+        name = f"c-held-{number}"
+        command = f"trap '' TERM INT HUP; : {project.mark_text}; touch {project.marks}/{name}; sleep 600"
+        project.task(name, agent=scripted(USAGE, {"run": command}))
+    quick_task(project, "d-later")
+    run = project.start("tasks", "-x", "--codeprobe-agent=scripted", "--codeprobe-jobs=7")
+    run.wait_for("c-held-*", 6)
+    run.wait_for_events("trial_finished")
+    (project.marks / "go").touch()
+    none_within(lambda: trial_processes(project), WITHIN)
+    assert_left_clean(run.wait(12))
+    run.assert_consistent()
+    assert run.code == 1
+    held = dict.fromkeys([f"c-held-{number}" for number in range(6)], "not_run")
+    assert run.statuses == {"a-done": "passed", "b-fail": "failed", **held, "d-later": "not_run"}
+    assert {e["reason"] for e in run.finished.values() if e["status"] == "not_run"} == {"maxfail"}
+    assert run.junit() == {"a-done": "passed", "b-fail": "failure", **dict.fromkeys(held, "skipped")}
+    assert run.result("a-done")["status"] == "passed"
+    assert run.result("c-held-0")["cost_usd"] == 0.25
 
 
 def test_post_run_is_not_cut_short(project: Project, mode: str) -> None:

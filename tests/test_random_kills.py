@@ -190,7 +190,7 @@ class Round:
                 assert (self.project.marks / f"graded-{task}").exists()
                 assert [c["verdict"] for c in self.run.result(task)["criteria"]] == ["passed", "passed"]
         if self.victim == "pytest" and self.hit:
-            assert set(states.values()) <= {"passed"}
+            assert set(states.values()) <= {"passed", "not_run"}  # of a worker that saw its controller go
             return
         others = {task: status for task, status in states.items() if status != "passed"}
         assert len(others) <= (AT_ONCE[self.mode] if self.victim == "spawner" else 1), others

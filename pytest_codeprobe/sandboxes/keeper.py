@@ -21,9 +21,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_codeprobe.errors import Stopped
 from pytest_codeprobe.model.sandbox import ProcessExit, ProcessLimits, Role, WarmProgram
 from pytest_codeprobe.sandboxes.flags import FlagWatch
 from pytest_codeprobe.sandboxes.requests import as_os_error, make_request
+from pytest_codeprobe.sandboxes.sweep import start_time
 
 SPAWNER = Path(__file__).resolve().parent.parent / "children" / "spawner.py"
 
@@ -46,7 +48,8 @@ class Spawner:
     def __init__(
         self, watch: Sequence[int] = (), stop_dir: str = "", namespaces: bool = True, *, program: WarmProgram | None = None
     ) -> None:
-        self._watch, self._stop_dir, self._namespaces, self._program = tuple(watch), stop_dir, namespaces, program
+        self._watch = {pid: start_time(pid) for pid in watch}
+        self._stop_dir, self._namespaces, self._program = stop_dir, namespaces, program
         self._runs = program or _spawner_program()  # now: tests may change the environment while sessions run beside them
         self._timeout = _START_TIMEOUT if program is None else _WARM_TIMEOUT
         self._refusal = ""  # why the program can't be loaded
@@ -90,21 +93,22 @@ class Spawner:
         `stdout == stderr`; anything else is handed over as it is. A flag in `stop_dir` (REASON or REASON@AGENT) ends it
         according to its role; if one is there already the command is not started and the result says so.
         `warm`: what it is forked from, where that can be done.
-        OSError if it can't be started: not found, not executable, no such folder, no more processes, not on Linux.
+        OSError if it can't be started: not found, not executable, no such folder, no more processes, not on Linux. Stopped where
+        that is so since a watched process is gone, and with it the run.
         """
+        stop_dir = stop_dir or self._stop_dir
         request = make_request(
-            argv,
-            env=env,
-            cwd=cwd,
-            stdout=stdout,
-            stderr=stderr,
-            limits=limits,
-            role=role,
-            agent=agent,
-            stop_dir=stop_dir or self._stop_dir,
+            argv, env=env, cwd=cwd, stdout=stdout, stderr=stderr, limits=limits, role=role, agent=agent, stop_dir=stop_dir
         )
         os.fstat(stdin)  # OSError here rather than a puzzle there
-        stdio = (stdin, stdout, stderr)
+        try:
+            return self._start_somewhere(request, (stdin, stdout, stderr), warm)
+        except OSError as error:
+            if any(start_time(pid) != began for pid, began in self._watch.items()):
+                raise Stopped("interrupted") from error
+            raise
+
+    def _start_somewhere(self, request: Mapping[str, Any], stdio: Sequence[int], warm: WarmProgram | None) -> KeptProcess:
         loaded = None if warm is None else self._loaded(warm)
         if loaded is not None:
             try:
@@ -126,7 +130,7 @@ class Spawner:
         """The one whose commands are forks of the program; None where there are too many of these already."""
         if program not in self._warm and len(self._warm) >= _WARM_PROGRAMS:
             return None
-        return self._warm.setdefault(program, Spawner(self._watch, namespaces=self._namespaces, program=program))
+        return self._warm.setdefault(program, Spawner(tuple(self._watch), namespaces=self._namespaces, program=program))
 
     def close(self) -> None:
         """End every tree that is still there and the spawner; waits up to 12 s. A later start makes a new one."""

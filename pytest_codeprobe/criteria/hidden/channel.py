@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pytest_codeprobe.criteria.base import broken
 from pytest_codeprobe.criteria.hidden.layout import pytest_parts
-from pytest_codeprobe.errors import Stopped
+from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.criterion import Grading
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits, WarmProgram
 
@@ -174,11 +174,12 @@ def run_child(
             ending = _Listener(ours, config, run, process).listen(deadline, test_timeout)
         finally:  # where it ended by itself, how it did is worth a moment
             end = process.wait(_MOMENT) if ending in ("end", "closed", "") else None
+            by_itself = end is not None
             end = end or process.destroy()
-    if end.cause.startswith("stopped:") and not run.complete:
-        raise Stopped(end.cause.partition(":")[2])
-    if not end.proved:
-        raise broken("it can't be shown that the processes of the hidden tests have ended")
+    if end.stopped is not None and not run.complete:
+        raise Stopped(end.stopped)
+    if not end.proved or (by_itself and end.trouble is not None and not run.complete):
+        raise CodeprobeError("SANDBOX_FAILED", f"the process of the hidden tests: {end.trouble}")
     run.reason = "" if ending == "end" else _why(ending, end)
 
 
