@@ -40,7 +40,9 @@ class Ending:
             return "interrupted"
         if self.refused is not None:
             return "refused"
-        return "maxfail" if self.live.stops.is_raised("maxfail") or self.stopped_by_count() else "stopped"
+        if self.live.stops.is_raised("maxfail") or self.stopped_by_count():
+            return "maxfail"
+        return "interrupted" if isinstance(self.stop, KeyboardInterrupt | pytest.exit.Exception) else "stopped"
 
     def stopped_by_count(self) -> bool:
         """-x and --maxfail, whose Interrupted under xdist is no interrupt."""

@@ -107,11 +107,14 @@ class _Loop:
         assert self._live.protocol is not None
         run = self._live.protocol.new_run(item)
         item.ahead = True
-        result = run.whole()
-        if self._stops_early and result.status in ("failed", "error"):
-            item.holds = True
-            self._engine.slots.hold()  # until pytest has counted it: nothing may start after the last failure that is allowed
-        return result
+        result = None
+        try:
+            result = run.whole()
+            return result
+        finally:
+            if self._stops_early and (result is None or result.status in ("failed", "error")):
+                item.holds = True
+                self._engine.slots.hold()  # until pytest has counted it: nothing may start after the last failure that is allowed
 
     # ---- in the main thread
     def run(self) -> None:

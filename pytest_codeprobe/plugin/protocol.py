@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pytest_codeprobe.model.trial import Trial
     from pytest_codeprobe.plugin.live import Live
 
+#: what a criterion, an adapter or a sandbox of the user's says to pytest
+PASSES = (KeyboardInterrupt, pytest.exit.Exception, pytest.skip.Exception, pytest.fail.Exception, pytest.xfail.Exception)
 FIXTURES = ("codeprobe_sandbox", "codeprobe_session", "codeprobe_score")
 _PACKAGE = Path(__file__).parents[1]
 NO_START = "no agent starts under --setup-only and --setup-plan"
@@ -252,6 +254,7 @@ class TrialProtocol:
             earlier=earlier,
             deadline=seconds,
             overridden=_overridden(item),
+            passes=PASSES,
         )
         holder.run, holder.record = run, None
         if isinstance(holder, Marked):

@@ -36,7 +36,8 @@ class TrialRun:
     """One trial's life. A stage runs once; asked again it answers, or raises, the same.
 
     `number` is that of the first attempt (a rerun goes on counting), `earlier` the attempts before it. `deadline` bounds
-    prepare and session together, in seconds. `overridden`: the sandbox fixture is the user's own.
+    prepare and session together, in seconds. `overridden`: the sandbox fixture is the user's own. `passes`: what code of the
+    user's raises to tell the caller something, such as pytest.skip(); anything else that it raises is the trial's error.
     """
 
     def __init__(
@@ -49,13 +50,14 @@ class TrialRun:
         earlier: Sequence[Attempt] = (),
         deadline: float | None = None,
         overridden: bool = False,
+        passes: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
     ) -> None:
         self.trial, self.context, self.overridden = trial, context, overridden
         self.handle = SandboxHandle(self)
         self.result: TrialResult | None = None
         self.verdict: Verdict | None = None
         self.changes: Sequence[Change] = ()
-        self._make_sandbox = make_sandbox
+        self._make_sandbox, self._passes = make_sandbox, passes
         self._sandbox: Sandbox | None = None
         self._agent: Agent | None = None
         self._log: TrialLog | None = None
@@ -115,11 +117,13 @@ class TrialRun:
         return self._once("grade", work)
 
     def whole(self) -> TrialResult:
-        """All stages, for a caller that is no pytest fixture."""
+        """All stages, for a caller that is no pytest fixture. Raises only what `passes`."""
         try:
             self.prepare()
             self.session()
             self.score()
+        except self._passes:
+            raise
         except Exception as error:  # noqa: BLE001  # finish() makes the record of it
             return self.finish(error)
         return self.finish()
@@ -244,7 +248,7 @@ class TrialRun:
             try:
                 self._stages[stage] = (work(), None)
             except BaseException as raised:  # noqa: BLE001  # raised again below, and whenever the stage is asked again
-                self._stages[stage] = (None, raised)
+                self._stages[stage] = (None, raised if isinstance(raised, (Exception, *self._passes)) else _ours(raised))
             self._timings[stage] = round(time.monotonic() - began, 4)
         value, error = self._stages[stage]
         if error is not None:
@@ -374,6 +378,13 @@ class TrialRun:
             redactor=self._store.redactor,
             warnings=(*self._store.warnings, *(self.outcome.warnings if self.outcome else ()), *warnings),
         )
+
+
+def _ours(raised: BaseException) -> CodeprobeError:
+    """In the place of what an adapter or a criterion must not raise, such as sys.exit(): a fixture that does fails the next item too."""
+    error = CodeprobeError("INTERNAL_ERROR", f"{type(raised).__name__}: {raised}")
+    error.__cause__ = raised
+    return error
 
 
 def run(trial: Trial, context: Context, make_sandbox: MakeSandbox) -> TrialResult:
