@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.front_door import Project, Run, scripted
@@ -110,4 +112,64 @@ def test_what_ends_the_run(project: Project, mode: str, place: str, statement: s
     record = run.finished[f"x-{place}-00"]
     assert (record["status"], record["reason"]) == ("not_run", "interrupted")
     assert run.finished["fine-00"]["reason"] in (None, "interrupted")  # beside it, with two at once
+    assert_left_clean(run)
+
+
+# ---- what ordinary tests do to the process
+
+#: what a test does while trials are in their stages
+DEEDS = {
+    "folder is gone": "os.chdir(tmp_path.joinpath('x')) if tmp_path.joinpath('x').mkdir() is None else 0; tmp_path.joinpath('x').rmdir()",
+    "environment is empty": "[monkeypatch.delenv(name) for name in list(os.environ)]; monkeypatch.setattr(os, 'environ', {})",
+    "path is wrong": "[monkeypatch.setenv(name, '/nowhere') for name in ('PATH', 'TMPDIR', 'HOME', 'PYTHONPATH', 'LD_LIBRARY_PATH')]",
+    "clock stands": "[monkeypatch.setattr(time, name, lambda *_: 0.0) for name in ('monotonic', 'time', 'sleep', 'perf_counter')]",
+    "no subprocess": "[monkeypatch.setattr(subprocess, name, None) for name in ('run', 'Popen', 'check_call', 'check_output')]",
+}
+DOING = """
+import os, pathlib, subprocess, tempfile, time
+def test_it(tmp_path, monkeypatch, sleep=time.sleep, now=time.monotonic):
+    marks = pathlib.Path({marks!r})
+    until = now() + 30
+    while len(list(marks.glob("held-*"))) < {held} and now() < until:
+        sleep(0.02)
+    before = os.getcwd()
+    {deed}
+    marks.joinpath("go").touch()
+    while len(list(pathlib.Path({runs!r}).glob("*/trials/*/*/*/result.json"))) < {all} and now() < until:
+        sleep(0.02)
+    os.chdir(before)
+"""
+
+
+def held(project: Project, stages: int, later: int) -> None:
+    """Trials that are held in different stages until marks/go is there, and some that come after them."""
+    project.write("tasks/base/in/file.txt", "x")
+    for number in range(stages):
+        wait = f"touch {project.marks}/held-{number}; until [ -e {project.marks}/go ]; do sleep 0.02; done"
+        fields: dict[str, Any] = {"agent": scripted(WRITE), "sandbox": {"template_sources": [{"type": "template_dir", "path": "base"}]}}
+        if number == 0:
+            fields["pre_run"] = [{"command": wait, "timeout": 60}]
+        elif number == 1:
+            fields["agent"] = scripted({"run": wait}, WRITE)
+        else:
+            fields["success_criteria"] = [{"type": "run_command", "command": f"{wait}; test -e out.txt", "timeout": 60}]
+        project.task(f"a-{number}", **fields)
+    for number in range(later):
+        command = "head -c 3000000 /dev/zero > zero; echo x > out.txt"  # too much for what is compared in this process
+        project.task(
+            f"b-{number}",
+            file=f"more/tasks/{number}.yaml",
+            agent=scripted({"run": command}),
+            success_criteria=[{"type": "run_command", "command": "test -e out.txt"}],
+        )
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_an_ordinary_test_that_changes_the_process(project: Project, deed: str) -> None:
+    held(project, 3, 3)
+    test = DOING.format(marks=str(project.marks), held=3, all=6, runs=str(project.path / ".codeprobe/runs"), deed=DEEDS[deed])
+    project.write("ztests/test_it.py", test)
+    run = project.run("tasks", "ztests", "more", AGENT, "--codeprobe-jobs=3", env={"MY_API_KEY": "sk-verysecret-123456"})
+    run.assert_consistent()
+    assert (set(run.statuses.values()), run.code) == ({"passed"}, 0), run.output
     assert_left_clean(run)

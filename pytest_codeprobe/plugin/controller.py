@@ -54,6 +54,7 @@ class Controller:
     def _take_plan(self) -> None:
         if self.state.no_plan or self.book.plan or not self.book.take_plan():
             return
+        self.live.stops.expected = True
         self._check_agents()
         if self.state.default_place:
             point_latest(self.state.run_dir)

@@ -14,6 +14,8 @@ class StopFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.expected = False  #: there is a plan, and processes look here: should somebody delete the run dir, a flag makes its place anew
+        self._raised = set[str]()  #: by this process, which must hear of it also where the disk is full
 
     @property
     def folder(self) -> Path:
@@ -23,21 +25,21 @@ class StopFolder:
     def raise_flag(self, reason: str, agent: str = "") -> None:
         """Tell every process. Without a run dir there is no trial that could listen."""
         name = f"{reason}@{agent}" if agent else reason
+        self._raised.add(name)
         with contextlib.suppress(FileNotFoundError):
             with contextlib.suppress(FileExistsError):
-                os.mkdir(self._folder)
+                (os.makedirs if self.expected else os.mkdir)(self._folder)
             os.close(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def is_raised(self, reason: str) -> bool:
         """Whether a flag of that name stands."""
-        return os.path.exists(self._folder / reason)
+        return reason in self._raised or os.path.exists(self._folder / reason)
 
     def forbids_start(self, agent: str) -> str | None:
         """Why no trial of this agent may start any more; None = go on."""
-        try:
-            standing = set(os.listdir(self._folder))
-        except OSError:
-            return None
+        standing = set(self._raised)
+        with contextlib.suppress(OSError):
+            standing.update(os.listdir(self._folder))
         for flag, reason in FORBID.items():
             if flag in standing:
                 return reason

@@ -168,7 +168,8 @@ class TrialRun:
         try:
             self._store.write(self.result)
         except CodeprobeError as trouble:
-            if self.result.status == "error" or outcome is not None:  # one error is enough; a marked test's report has gone its way
+            # no verdict is lost, or one error is enough; a marked test's report has gone its way
+            if self.result.status not in ("passed", "failed") or outcome is not None:
                 self.result = self.result.model_copy(update={"warnings": (*self.result.warnings, str(trouble))})
             else:
                 self.result = build_record(self._facts([]), classify(trouble, ours=True, phase="preserve"), None)
