@@ -95,12 +95,12 @@ def test_what_own_code_raises(project: Project, mode: str) -> None:
     """It costs its own trial, and none beside it."""
     made = fill(project, *((place, statement) for place in PLACES for statement in RAISED))
     run = project.run("tasks", AGENT, mode=mode).assert_consistent()
-    found = {made.get(task, "fine"): (e["status"], e["code"]) for task, e in run.finished.items()}
-    wanted = {}
+    found: dict[object, tuple[str, str | None]] = {made.get(task, "fine"): (e["status"], e["code"]) for task, e in run.finished.items()}
+    wanted: dict[object, tuple[str, str | None]] = {"fine": ("passed", None)}
     for place, statement in made.values():
         status, code = RAISED[statement]
         wanted[place, statement] = (status, CODES.get((place, statement), code))
-    assert found == {**wanted, "fine": ("passed", None)}
+    assert found == wanted
     assert_left_clean(run)
 
 

@@ -6,7 +6,7 @@ Keepers hear of a new flag from their spawner. A session can kill or stop that o
 from __future__ import annotations
 
 import os
-import time
+from time import monotonic
 
 LOOK_EVERY = 0.25  #: seconds
 
@@ -16,11 +16,11 @@ class FlagWatch:
 
     def __init__(self, folder: str) -> None:
         self._folder, self._seen = folder, frozenset[str]()
-        self._next = time.monotonic() + LOOK_EVERY  # what is there already the keeper itself has looked at
+        self._next = monotonic() + LOOK_EVERY  # what is there already the keeper itself has looked at
 
     def news(self) -> bool:
         """Whether there is a flag that was not there before; looks no oftener than every LOOK_EVERY seconds."""
-        now = time.monotonic()
+        now = monotonic()
         if not self._folder or now < self._next:
             return False
         self._next = now + LOOK_EVERY

@@ -13,12 +13,12 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, Popen, TimeoutExpired
+from time import monotonic
 from typing import Any
 
 from pytest_codeprobe.errors import Stopped
@@ -55,7 +55,7 @@ class Spawner:
         self._refusal = ""  # why the program can't be loaded
         self._warm: dict[WarmProgram, Spawner] = {}
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._owner = 0  # the pid that made the process: a fork of us must not use it
         self._mode = ""
@@ -92,14 +92,11 @@ class Spawner:
         It gets the three descriptors and no other. Output to regular files goes through the keeper, to one of them in order if
         `stdout == stderr`; anything else is handed over as it is. A flag in `stop_dir` (REASON or REASON@AGENT) ends it
         according to its role; if one is there already the command is not started and the result says so.
-        `warm`: what it is forked from, where that can be done.
-        OSError if it can't be started: not found, not executable, no such folder, no more processes, not on Linux. Stopped where
-        that is so since a watched process is gone, and with it the run.
+        `warm`: what it is forked from, where that can be done. OSError if it can't be started: not found, not executable, no such
+        folder, no more processes, not on Linux. Stopped where that is so since a watched process is gone, and with it the run.
         """
-        stop_dir = stop_dir or self._stop_dir
-        request = make_request(
-            argv, env=env, cwd=cwd, stdout=stdout, stderr=stderr, limits=limits, role=role, agent=agent, stop_dir=stop_dir
-        )
+        folder, outputs = stop_dir or self._stop_dir, (stdout, stderr)
+        request = make_request(argv, env=env, cwd=cwd, outputs=outputs, limits=limits, role=role, agent=agent, stop_dir=folder)
         os.fstat(stdin)  # OSError here rather than a puzzle there
         try:
             return self._start_somewhere(request, (stdin, stdout, stderr), warm)
@@ -113,10 +110,9 @@ class Spawner:
         if loaded is not None:
             try:
                 return loaded._start(request, stdio)
-            except TimeoutError:
-                raise  # it may have been begun, and have read from stdin
-            except OSError:
-                loaded = None
+            except OSError as error:
+                if isinstance(error, TimeoutError):
+                    raise  # it may have been begun, and have read from stdin
         return self._start(request, stdio)
 
     def _start(self, request: Mapping[str, Any], stdio: Sequence[int]) -> KeptProcess:
@@ -144,7 +140,7 @@ class Spawner:
         ours, theirs = socket.socketpair()
         ours.settimeout(self._timeout)
         process = KeptProcess(self, ours, request["stop_dir"])
-        spawner: subprocess.Popen[bytes] | None = None
+        spawner: Popen[bytes] | None = None
         try:
             with theirs, self._lock:
                 link = self._connect()
@@ -156,7 +152,7 @@ class Spawner:
                     self._disconnect()
                     raise
             ours.sendall(json.dumps(request).encode() + b"\n")
-            message = process._receive(time.monotonic() + self._timeout)
+            message = process._receive(monotonic() + self._timeout)
             if message is None:
                 raise TimeoutError(errno.ETIMEDOUT, f"the keeper did not start {request['program']!r} within {self._timeout:.0f} s")
             if message["event"] == "error":
@@ -191,14 +187,14 @@ class Spawner:
         config = {"fd": theirs.fileno(), "watch": [os.getpid(), *self._watch], "namespaces": self._namespaces}
         with theirs, os.fdopen(os.memfd_create("complaints", os.MFD_CLOEXEC), "w+b") as complaints:
             try:
-                process = subprocess.Popen(
+                process = Popen(
                     [*program.argv, json.dumps(config)],
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,  # no signal from the terminal reaches it
                     env=dict(program.env),
                     cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
+                    stdin=DEVNULL,
+                    stdout=DEVNULL,
                     stderr=complaints,
                 )
             except OSError:
@@ -232,13 +228,13 @@ class Spawner:
         process.send_signal(signal.SIGCONT)  # a session may have stopped it
         try:
             process.wait(_CLOSE_TIMEOUT)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             process.kill()
             process.wait()
 
     def _is_gone(self, keeper: int, pidfd: int, spawner: int) -> bool:
         """End a keeper that is lost or does not answer. True once its whole tree is gone, False if that can't be shown."""
-        end = time.monotonic() + _INQUIRY_TIMEOUT
+        end = monotonic() + _INQUIRY_TIMEOUT
         if sys.platform == "linux" and pidfd >= 0:
             try:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -294,7 +290,7 @@ class KeptProcess:
 
     def wait(self, timeout: float | None = None) -> ProcessExit | None:
         """How it ended, once nothing of the tree is left; None when `timeout` seconds are over first."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else monotonic() + timeout
         if not self._reading.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
             return None
         try:
@@ -304,7 +300,7 @@ class KeptProcess:
                     self._tell({"look": True})
                 message = self._receive(self._flags.before(end))
                 if message is None:
-                    if end is not None and time.monotonic() >= end:
+                    if end is not None and monotonic() >= end:
                         return None
                     continue
                 event = message.pop("event")
@@ -396,8 +392,8 @@ def _wait_readable(fd: int, end: float | None) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while True:
-        left = 3600.0 if end is None else min(max(0.0, end - time.monotonic()), 3600.0)
+        left = 3600.0 if end is None else min(max(0.0, end - monotonic()), 3600.0)
         if poll.poll(left * 1000):
             return True
-        if end is not None and time.monotonic() >= end:
+        if end is not None and monotonic() >= end:
             return False

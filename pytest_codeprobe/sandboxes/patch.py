@@ -16,7 +16,6 @@ import re
 import secrets
 import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from pytest_codeprobe.sandboxes.changes import MAX_COMPARED, Baseline, copy_any,
 from pytest_codeprobe.sandboxes.entries import Difference, Entry
 from pytest_codeprobe.sandboxes.lane import CONTENTS, FEW
 from pytest_codeprobe.sandboxes.textpatch import small_patch
+from pytest_codeprobe.sandboxes.tools import run_tool
 from pytest_codeprobe.sandboxes.trees import PATH, failed, make_folders, remove_tree
 from pytest_codeprobe.text import whole_file, write_whole
 
@@ -175,22 +175,9 @@ def _git_diff(folder: str, pair: _Pair) -> Iterator[bytes]:
     argv = [find_git(), "-c", "core.attributesFile=/dev/null", "diff", "--no-index", "--binary", "--no-renames", "--no-ext-diff"]
     argv += ["--no-textconv", "--no-color", "--no-prefix", "a", "b"]
     with tempfile.TemporaryFile(dir=folder) as out:
-        try:
-            done = subprocess.run(
-                argv,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                timeout=_TIMEOUT,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError(errno.ETIMEDOUT, f"git diff took longer than {_TIMEOUT:.0f} s") from error
-        if done.returncode not in (0, 1):
-            complaint = done.stderr.decode("utf-8", "replace").strip()[:500]
+        done = run_tool(argv, env=environment, timeout=_TIMEOUT, cwd=folder, stdout=out)
+        if done.status not in (0, 1):
+            complaint = done.complaints.decode("utf-8", "replace").strip()[:500]
             raise OSError(errno.ENOSPC if "No space left" in complaint else errno.EIO, f"git diff: {complaint}")
         out.seek(0)
         for line in out:

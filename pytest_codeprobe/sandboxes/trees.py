@@ -13,15 +13,16 @@ import functools
 import itertools
 import os
 import stat
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import PIPE
 from typing import AnyStr
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.sandboxes.lane import LANE
+from pytest_codeprobe.sandboxes.tools import run_tool
 
 SMALL_FILES = 64  #: files and folders; a tree up to this size is copied in Python: below the cost of a process
 SMALL_BYTES = 4 << 20
@@ -151,8 +152,8 @@ def finish_folder(target: AnyStr, source: os.DirEntry[AnyStr]) -> None:
 @functools.cache
 def _cp() -> tuple[str, ...]:
     """`cp` that keeps all attributes and shares blocks where it can say so."""
-    shown = subprocess.run(["cp", "--version"], env=_environment(), capture_output=True, timeout=60, check=False).stdout
-    return ("cp", "-a", "--reflink=auto") if b"coreutils" in shown else ("cp", "-a")
+    shown = run_tool(["cp", "--version"], env=_environment(), timeout=60, stdout=PIPE)
+    return ("cp", "-a", "--reflink=auto") if b"coreutils" in shown.output else ("cp", "-a")
 
 
 def _environment() -> dict[str, str]:
@@ -161,25 +162,12 @@ def _environment() -> dict[str, str]:
 
 def _tool(argv: Sequence[str], *, stdin: bytes = b"", cwd: str | None = None) -> None:
     """Run a tool of the system on a tree. OSError with its complaint, ENOSPC recognised."""
-    try:
-        with _TOOLS:
-            done = subprocess.run(
-                [os.fsencode(part) for part in argv],
-                input=stdin,
-                cwd=cwd or "/",  # ours may be changed, or gone
-                env=_environment(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # a Ctrl-C is ours to act on
-                timeout=_TOOL_TIMEOUT,
-                check=False,
-            )
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError(errno.ETIMEDOUT, f"{argv[0]} took longer than {_TOOL_TIMEOUT:.0f} s") from error
-    if done.returncode:
-        complaint = done.stderr.decode("utf-8", "backslashreplace").strip()
+    with _TOOLS:
+        done = run_tool([os.fsencode(part) for part in argv], env=_environment(), timeout=_TOOL_TIMEOUT, cwd=cwd or "/", stdin=stdin)
+    if done.status:
+        complaint = done.complaints.decode("utf-8", "backslashreplace").strip()
         number = next((n for n in (errno.ENOSPC, errno.EDQUOT) if os.strerror(n) in complaint), errno.EIO)
-        raise OSError(number, f"{complaint[:500] or f'status {done.returncode}'}", None)
+        raise OSError(number, f"{complaint[:500] or f'status {done.status}'}", None)
 
 
 def copy_paths(source: str, target: str, paths: Sequence[bytes]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Literal
 
 from pytest_codeprobe.errors import CodeprobeError, Stopped
@@ -72,7 +72,7 @@ class TaskCommands:
         self._check(until, left)
         for entry in self._trial.pre_run:
             self.post_run_due = True
-            result = self.run(sandbox, entry.command, min(entry.timeout, max(0.001, until - time.monotonic())), log=log)
+            result = self.run(sandbox, entry.command, min(entry.timeout, max(0.001, until - monotonic())), log=log)
             self._check(until, left)
             if result.exit.status != 0 and entry.fail_on_error:
                 why = "took too long" if result.exit.cause == "timeout" else f"exited {result.exit.status}"
@@ -84,7 +84,7 @@ class TaskCommands:
         self.post_run_due = True
 
     def _check(self, until: float, left: float | None) -> None:
-        if time.monotonic() < until:
+        if monotonic() < until:
             return
         setup = self._trial.limits.setup_timeout
         by_deadline = self._deadline is not None and left is not None and left < setup

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.context import Context, reason_of
@@ -64,7 +64,7 @@ class TrialGrading:
         self.trial, self.context, self.workspace, self.template = trial, context, sandbox.workspace, sandbox.template
         self.final_message, self.transcript, self.changes = final_message, transcript, changes
         self._sandbox, self._place, self._number = sandbox, place, 0
-        self._deadline = time.monotonic() + timeout
+        self._deadline = monotonic() + timeout
         self._live: list[Process] = []
         self._used = False
 
@@ -95,7 +95,7 @@ class TrialGrading:
 
     def time_left(self, wanted: float | None = None) -> float:
         """Seconds; a CodeprobeError where grading_timeout is used up."""
-        left = self._deadline - time.monotonic()
+        left = self._deadline - monotonic()
         if left <= 0:
             raise _TimeIsUp("VERIFIER_FAILED", "grading_timeout is used up", remediation="Raise run_limits.grading_timeout.")
         return left if wanted is None else min(left, wanted)
@@ -162,13 +162,13 @@ def _evaluate(number: int, criterion: Criterion, grading: TrialGrading, has_sess
         return _left_out(criterion, "disabled")
     if criterion.needs_session and not has_session:
         return _left_out(criterion, "needs a session, and this agent has none")
-    began = time.monotonic()
+    began = monotonic()
     what = f"criterion {number} ({criterion.type})"
     grading.begin(number)
     try:
         grading.time_left()
         score = criterion.evaluate(grading)
-        return _result(criterion, score, time.monotonic() - began)
+        return _result(criterion, score, monotonic() - began)
     except NotApplicable as why:
         return _left_out(criterion, str(why) or "not applicable")
     except Stopped as stop:

@@ -11,20 +11,22 @@ import json
 import logging
 import os
 import stat
-import subprocess
 import sys
 import threading
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, BinaryIO, Literal
 
 from pytest_codeprobe import text
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.sandboxes.lane import LANE
+from pytest_codeprobe.sandboxes.tools import run_tool
 from pytest_codeprobe.sandboxes.trees import SMALL_FILES, remove_tree
 from pytest_codeprobe.text import Redactor, whole_file, write_whole
 
 _IN_PROCESS = 1 << 20  #: bytes; larger files are redacted by a process of their own, so that no other trial waits for the GIL
 _SMALL_FILE = 1 << 16
+_TIMEOUT = 1800.0  # seconds for the process; only a dead disk takes as long
 _SMALL_TREE = 1 << 18  #: the same for all files of a tree, that the lane is held for
 
 
@@ -121,17 +123,11 @@ def _gives_away(entry: os.DirEntry[str], redactor: Redactor) -> bool:
 
 
 def _in_a_process(redactor: Redactor, *arguments: str) -> bytes:
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", text.__file__, *arguments],
-        input=json.dumps(redactor.secrets).encode(),
-        capture_output=True,
-        check=False,
-        env={},
-        cwd="/",
-    )
-    if done.returncode:
-        raise CodeprobeError("SANDBOX_FAILED", f"redaction failed: {done.stderr.decode(errors='replace')[-500:]}")
-    return done.stdout
+    argv = [sys.executable, "-I", "-S", text.__file__, *arguments]
+    done = run_tool(argv, env={}, timeout=_TIMEOUT, stdin=json.dumps(redactor.secrets).encode(), stdout=PIPE)
+    if done.status:
+        raise CodeprobeError("SANDBOX_FAILED", f"redaction failed: {done.complaints.decode(errors='replace')[-500:]}")
+    return done.output
 
 
 def _failed(path: str, error: OSError) -> CodeprobeError:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Literal, TypeVar
 
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
@@ -245,12 +245,12 @@ class TrialRun:
         if stage not in self._stages:
             if stage != "grade":
                 self._phase = "prepare" if stage == "prepare" else "session"
-            began = time.monotonic()
+            began = monotonic()
             try:
                 self._stages[stage] = (work(), None)
             except BaseException as raised:  # noqa: BLE001  # raised again below, and whenever the stage is asked again
                 self._stages[stage] = (None, raised if isinstance(raised, (Exception, *self._passes)) else _ours(raised))
-            self._timings[stage] = round(time.monotonic() - began, 4)
+            self._timings[stage] = round(monotonic() - began, 4)
         value, error = self._stages[stage]
         if error is not None:
             raise error
@@ -276,7 +276,7 @@ class TrialRun:
 
     def _lay_out(self) -> None:
         self._phase = "prepare"
-        began = time.monotonic()
+        began = monotonic()
         sandbox = self._make_sandbox(self.trial, self.context)
         sandbox.prepare()
         self._sandbox = sandbox
@@ -284,7 +284,7 @@ class TrialRun:
         self._log.logger.info("attempt %d of %s in %s", self._attempts.number, self.trial.node_id, sandbox.driver)
         self._preflight()
         self._commands.pre_run(sandbox, began, self._attempts.prepare_time + self._attempts.session_time, self._log.logger)
-        self._attempts.prepare_time += time.monotonic() - began
+        self._attempts.prepare_time += monotonic() - began
 
     def _preflight(self) -> None:
         wanted = [c for c in self._criteria if c.enabled]
@@ -298,10 +298,10 @@ class TrialRun:
             return
         self._phase = "freeze"
         self._frozen = True
-        began = time.monotonic()
+        began = monotonic()
         self.changes = self._sandbox.changes()
         self._store.freeze(self._sandbox)
-        self._timings["freeze"] = round(time.monotonic() - began, 4)
+        self._timings["freeze"] = round(monotonic() - began, 4)
 
     def _grade(self) -> Verdict:
         sandbox = self.current_sandbox()

@@ -7,11 +7,11 @@ import secrets
 import selectors
 import signal
 import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2s
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
 
 from pytest_codeprobe.criteria.base import broken
@@ -156,7 +156,7 @@ def run_child(
     ours, theirs = socket.socketpair()
     argv = [python, *_OPTIONS, _RUNNER, pytest_parts()]
     command = Command(argv=argv, env=env, stdin_fd=theirs.fileno(), warm=warm)
-    seconds = max(0.1, deadline - time.monotonic())
+    seconds = max(0.1, deadline - monotonic())
     limits = ProcessLimits(timeout=seconds + _LEAVING, grace=0.0, output_bytes=OUTPUT_BYTES, rlimits={"CORE": (0, 0)})
     with ours:
         try:
@@ -219,7 +219,7 @@ class _Listener:
         with selectors.DefaultSelector() as selector:
             selector.register(self.channel, selectors.EVENT_READ | selectors.EVENT_WRITE)
             while True:
-                now = time.monotonic()
+                now = monotonic()
                 if now >= limit:
                     return "timeout"
                 ready = selector.select(min(_POLL, limit - now))
@@ -233,7 +233,7 @@ class _Listener:
                         if (ending := self._receive()) is not None:
                             return ending
                         if self.number > before and self.run.has("ready"):
-                            limit = min(deadline, time.monotonic() + test_timeout)
+                            limit = min(deadline, monotonic() + test_timeout)
 
     def _send(self) -> bool:
         """Write on; False once nothing is left to write."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -149,7 +149,7 @@ class HiddenTests(Criterion):
         run = Run(may_xfail=layout.mention(b"xfail", b"expectedFailure"), strip=layout.strip)
         wanted = self.timeout or _SECONDS
         seconds = grading.time_left(wanted)
-        deadline = time.monotonic() + seconds
+        deadline = monotonic() + seconds
         folders: list[Path] = []
         warm = warm_program(python, env, grading.context.environ)
         for _ in range(_CHILDREN):
@@ -161,10 +161,10 @@ class HiddenTests(Criterion):
                 _forget(run, word)
                 limits = {"deadline": deadline, "test_timeout": self.test_timeout}
                 run_child(grading, job, run, python=python, env=env, warm=way, folder=folder, **limits)
-                if run.begun or time.monotonic() >= deadline:
+                if run.begun or monotonic() >= deadline:
                     break
                 warm = None  # it was not the tests that ended it, nor the code under test: without the short cut, then
-            again = self._goes_on(run, layout, word) and time.monotonic() < deadline
+            again = self._goes_on(run, layout, word) and monotonic() < deadline
             if not again or layout.changed() or scratch.is_symlink() or not scratch.is_dir():
                 break
         if not run.has("ready") and run.reason == "timeout" and seconds < wanted:  # what took the time is the agent's code
