@@ -296,7 +296,6 @@ class Live:
             self.folder.publish_plan(make_plan(self.state.run_id, __version__, str(self.config.rootpath), self.state.options, listed))
         except CodeprobeError as error:
             raise refused(error) from error
-        self.stops.expected = True
         return True
 
     def run_of(self, node: pytest.Item) -> TrialRun:

@@ -57,7 +57,7 @@ class TrialProtocol:
             refuse_what_cannot_run(self.live, trials)
         if self.state.no_plan or broken:
             return
-        self.live.publish_plan(trials)
+        self.live.stops.expected = self.live.publish_plan(trials)
         if self.live.controller is not None:
             self.live.controller.planned()
 
