@@ -135,6 +135,13 @@ SHAPES = {
             "hidden/check_a.py": "from calc import add\ndef test_no(): assert False\ndef check_a(): assert add(1, 2) == 3\n",
         }
     ),
+    "warnings are errors, plugins of the interpreter are loaded": Case(
+        hidden=hidden(
+            "import pytest\nfrom calc import add\n@pytest.mark.timeout(30)\n"
+            "def test_a(request): assert add(1, 2) == 3 and request.config.pluginmanager.has_plugin('timeout')\n",
+            **{"hidden/pytest.ini": "[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n"},
+        )
+    ),
     "selected by -k": Case(fields={"args": ["-k", "small"]}, agent={"calc.py": "def add(a, b):\n    return 3\n"}),
     "template names win over installed ones": Case(
         template={"iniconfig_like.py": "", "regex/__init__.py": "add = None"},

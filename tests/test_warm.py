@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -320,6 +322,36 @@ def test_it_is_killed_or_stopped(tmp_path: Path, processes: Spawner, number: int
         if turn == 0:
             os.kill(seen[0], number)
     assert len(set(seen)) == (3 if number == signal.SIGKILL else 1)
+
+
+def test_strikes_at_any_moment(tmp_path: Path, processes: Spawner) -> None:
+    """Killed or stopped while several trials are graded: no verdict changes, none becomes an error."""
+    codes = {CALC: 1.0, WRONG: 0.0, "import os\ndef add(a, b):\n    if a == 1: os.abort()\n    return a + b\n": 0.5}
+    moments, over, seen = random.Random(7), threading.Event(), set[int]()
+
+    def strike() -> None:
+        while not over.wait(moments.uniform(0.02, 0.4)):
+            for loaded in list(processes._warm.values()):
+                if (victim := loaded._process) is not None:
+                    victim.send_signal(moments.choice([signal.SIGKILL, signal.SIGSTOP]))
+
+    def one(number: int) -> tuple[float, float]:
+        code, wanted = list(codes.items())[number % 3]
+        criterion, grading = prepare(tmp_path / str(number), Case(agent={"calc.py": code}), processes=processes)
+        score = criterion.evaluate(grading).value
+        seen.update(process.spawner_pid for process in grading.starts)
+        return score, wanted
+
+    striker = threading.Thread(target=strike)
+    striker.start()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(one, range(18)))
+    finally:
+        over.set()
+        striker.join()
+    assert [score for score, _ in found] == [wanted for _, wanted in found]
+    assert len(seen) > 2
 
 
 def command_lines() -> list[str]:
