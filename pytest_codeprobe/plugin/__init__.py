@@ -109,12 +109,24 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    state = session.config.stash[STATE]
     try:
         return (yield)
+    except BaseException:
+        if state.live is not None:
+            state.activate()  # its hooks at the end of the session
+        raise
     finally:
-        live = session.config.stash[STATE].live
-        if live is not None:
-            live.task_files.close()
+        if state.live is not None:
+            state.live.task_files.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config) -> None:
+    """All is collected: load the rest if tasks may run, or if there is something to tell of them."""
+    live = config.stash[STATE].live
+    if live is not None and not live.only_lists():
+        live.register()
 
 
 def _discovery(config: pytest.Config) -> Discovery:
@@ -162,13 +174,18 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
         return None
     if not _discovery(parent.config).is_task_file(str(file_path)):
         return None
-    return parent.config.stash[STATE].activate().task_file(file_path, parent)
+    live = parent.config.stash[STATE].collecting()
+    from pytest_codeprobe.plugin.collect import task_file
+
+    return task_file(live, file_path, parent)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """A Python test with our marker needs the rest too."""
     if item.get_closest_marker("codeprobe") is not None:
-        item.config.stash[STATE].activate()
+        state = item.config.stash[STATE]
+        if state.live is None or not state.live.is_ours(item):
+            state.activate()
 
 
 @pytest.hookimpl(tryfirst=True)

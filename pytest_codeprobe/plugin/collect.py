@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.plugin.failure import failure_text, told
-from pytest_codeprobe.tasks.heads import Head, trial_of
+from pytest_codeprobe.tasks.heads import FileHeads, Head, Text, trial_of
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.result import Attempt, TrialResult
@@ -28,6 +27,18 @@ class Unmet(Exception):
     """The verdict is fail: the only thing that the call phase of a task raises."""
 
 
+def task_file(live: Live, path: Path, parent: pytest.Collector) -> TaskFile | None:
+    """The node of a task file; None if it is none after all."""
+    found = live.task_files.find(str(path))
+    if isinstance(found, FileHeads) and not found.holds_tasks:
+        if live.discovery is not None:
+            live.discovery.not_tasks.add(str(path))
+        return None
+    node: TaskFile = TaskFile.from_parent(parent, path=path)
+    node.live = live
+    return node
+
+
 class TaskFile(pytest.Module):
     """A task file. A Module, so that module-scoped fixtures resolve; never imported."""
 
@@ -38,15 +49,16 @@ class TaskFile(pytest.Module):
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         try:
-            found = self.live.task_files.trials(str(self.path), self.nodeid)
+            found = self.live.task_files.trials(str(self.path))
         except CodeprobeError as error:
+            self.live.register()  # what tells of errors
             if not self.live.is_fault_of_run(error):
                 raise TaskError(error) from None
             return
         for head, text in zip(found.heads, found.texts, strict=True):
             yield self._item(head, text)
 
-    def _item(self, head: Head, text: bytes | Trial) -> TaskItem:
+    def _item(self, head: Head, text: Text) -> TaskItem:
         closures = self.live.closures
         known = closures.known(self, head.fixtures)
         item: TaskItem = TaskItem.from_parent(
@@ -54,9 +66,9 @@ class TaskFile(pytest.Module):
         )
         if not known:
             closures.note(self, head.fixtures, item)
-        item.add_marker(self.live.mark(task=head.task_id))
+        item.add_marker(self.live.marks.ours(task=head.task_id))
         for tag in head.tags:
-            for mark in self.live.marks_of(tag):
+            for mark in self.live.marks.of_tag(tag):
                 item.add_marker(mark)
         item.extra_keyword_matches.update(head.tags)
         if head.skip is not None:
@@ -105,7 +117,7 @@ class HasTrial(Protocol):
 class TaskItem(pytest.Function):
     """One trial. Until it is asked for it is text: thousands wait at once."""
 
-    def __init__(self, *, head: Head, text: bytes | Trial, live: Live, **kw: Any) -> None:
+    def __init__(self, *, head: Head, text: Text, live: Live, **kw: Any) -> None:
         self.head, self.live = head, live
         self._text = text
         self._trial: Trial | None = None
@@ -151,6 +163,8 @@ class TaskItem(pytest.Function):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kw: Any) -> Any:
         """No Python traceback for what is not Python's fault."""
         if self.record is not None and isinstance(excinfo.value, Unmet):
+            from pytest_codeprobe.plugin.failure import failure_text, told
+
             text = failure_text(self.record, self.live.shown_run_dir())
             return told(self.record, excinfo, text, self.path, self.head.line)
         return super().repr_failure(excinfo, *args, **kw)

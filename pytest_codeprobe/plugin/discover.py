@@ -95,7 +95,7 @@ class Discovery:
 
     def _refers_to(self, file: str, folder: str) -> set[str]:
         """What a task file names at or below its own folder, but nothing that holds the file itself."""
-        known = self._state.activate().task_files.find(file)
+        known = self._state.collecting().task_files.find(file)
         if isinstance(known, Exception):
             return _named_in_text(file)
         below = folder + os.sep

@@ -9,44 +9,41 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_codeprobe import __version__, agents, criteria, sandboxes
+from pytest_codeprobe import __version__
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.clock import SystemClock
 from pytest_codeprobe.model.context import Context, Registry
-from pytest_codeprobe.model.sandbox import Sandbox
-from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.plugin import collect, timeouts
+from pytest_codeprobe.plugin import collect
 from pytest_codeprobe.plugin.closures import Closures
-from pytest_codeprobe.plugin.collect import HasTrial, TaskFile, TaskItem
+from pytest_codeprobe.plugin.collect import HasTrial, TaskItem
 from pytest_codeprobe.plugin.interrupts import Interrupts
-from pytest_codeprobe.plugin.refusal import refused
+from pytest_codeprobe.plugin.marks import Marks
 from pytest_codeprobe.plugin.taskfiles import TaskFiles
 from pytest_codeprobe.run.folder import RunFolder, prepare_place
-from pytest_codeprobe.run.plan import make_plan, planned
 from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
-from pytest_codeprobe.sandboxes.keeper import Spawner
-from pytest_codeprobe.tasks.expand import expand
-from pytest_codeprobe.tasks.heads import FileHeads
 from pytest_codeprobe.tasks.identities import Identities
-from pytest_codeprobe.tasks.layers import load_defaults
-from pytest_codeprobe.tasks.load import LoadedFile, LoadedTask, LoadSettings, load_file
 from pytest_codeprobe.text import Redactor, secret_values
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from pytest_codeprobe.model.agent import Agent
     from pytest_codeprobe.model.criterion import Criterion
-    from pytest_codeprobe.model.sandbox import Driver
+    from pytest_codeprobe.model.sandbox import Driver, Sandbox
+    from pytest_codeprobe.model.trial import Trial
     from pytest_codeprobe.plugin.controller import Controller
+    from pytest_codeprobe.plugin.discover import Discovery
     from pytest_codeprobe.plugin.protocol import TrialProtocol
     from pytest_codeprobe.plugin.state import State
+    from pytest_codeprobe.sandboxes.keeper import Spawner
+    from pytest_codeprobe.tasks.load import LoadedTask, LoadSettings
     from pytest_codeprobe.trial.engine import ThreadEngine
     from pytest_codeprobe.trial.run import TrialRun
 
@@ -63,7 +60,11 @@ class Brought:
 
 
 class Live:
-    """One for each process in which a task was seen."""
+    """One for each process in which a task was seen.
+
+    It imports little, and what the index knows of tasks needs no more: the models, agents and criteria load with the first task
+    that must be loaded, and what runs trials once register() is called.
+    """
 
     def __init__(self, state: State) -> None:
         self.state, self.config = state, state.config
@@ -80,19 +81,21 @@ class Live:
         self.engine: ThreadEngine | None = None  #: runs trials ahead of their items; None: all run in their own set-up
         self.deleter: Executor | None = None  #: removes private folders while the main thread goes on; None: that does it
         self._warning = threading.Lock()
-        self._loaded: dict[Path, LoadedFile | CodeprobeError] = {}
         self.task_files = TaskFiles(self)
         self.closures = Closures(self.config)
-        self.mark = pytest.mark.codeprobe  #: looked up once: pytest checks each time that the name is registered
-        self._tag_marks: dict[str, list[pytest.MarkDecorator]] = {}
-
-    def register(self) -> None:
-        """Put the hooks in force; called once, right after construction."""
-        from pytest_codeprobe.plugin.protocol import TrialProtocol
+        self.marks = Marks(self.config)
 
         self.config.add_cleanup(self.close)
+        self.config.pluginmanager.register(collect, "codeprobe-collect")
+
+    def register(self) -> None:
+        """Put the hooks in force that run trials and tell of them, if they are not yet."""
+        if self.protocol is not None:
+            return
+        from pytest_codeprobe.plugin import timeouts
+        from pytest_codeprobe.plugin.protocol import TrialProtocol
+
         manager = self.config.pluginmanager
-        manager.register(collect, "codeprobe-collect")
         manager.register(timeouts, "codeprobe-timeouts")
         self.protocol = TrialProtocol(self)
         manager.register(self.protocol, "codeprobe-protocol")
@@ -129,6 +132,8 @@ class Live:
     @functools.cached_property
     def registry(self) -> Registry:
         """Built-ins and what the hooks brought; of one name the last registered wins."""
+        from pytest_codeprobe import agents, criteria, sandboxes
+
         brought = self.brought
         return Registry(
             agents={agent.name: agent for agent in (*agents.BUILTIN, *brought.agents)},
@@ -150,6 +155,8 @@ class Live:
     @functools.cached_property
     def settings(self) -> LoadSettings:
         """What loading depends on."""
+        from pytest_codeprobe.tasks.load import LoadSettings
+
         options = self.state.options
         return LoadSettings(
             rootdir=self.config.rootpath,
@@ -161,22 +168,14 @@ class Live:
     @functools.cached_property
     def defaults(self) -> Mapping[str, Any]:
         """The layer of experiments/default.yaml."""
-        return load_defaults(self.settings)
+        from pytest_codeprobe.tasks.layers import load_defaults
 
-    def load(self, path: Path) -> LoadedFile | CodeprobeError:
-        """A task file that a marker names, with its models; the error if it is broken."""
-        if path not in self._loaded:
-            try:
-                self._loaded[path] = load_file(path, self.settings)
-            except CodeprobeError as error:
-                self._loaded[path] = error
-        found = self._loaded[path]
-        if isinstance(found, LoadedFile):
-            self.warnings.extend(w for w in found.warnings if w not in self.warnings)
-        return found
+        return load_defaults(self.settings)
 
     def expand(self, task: LoadedTask, node_id: str) -> list[Trial]:
         """The trials of a task."""
+        from pytest_codeprobe.tasks.expand import expand
+
         return expand(task, settings=self.settings, options=self.state.options, defaults=self.defaults, node_id=node_id)
 
     def is_fault_of_run(self, error: CodeprobeError) -> bool:
@@ -185,18 +184,6 @@ class Live:
             return False
         self.fault = self.fault or error
         return True
-
-    def task_file(self, path: Path, parent: pytest.Collector) -> TaskFile | None:
-        """The node of a task file; None if it is none after all."""
-        found = self.task_files.find(str(path))
-        if isinstance(found, FileHeads) and not found.holds_tasks:
-            from pytest_codeprobe.plugin import DISCOVERY
-
-            self.config.stash[DISCOVERY].not_tasks.add(str(path))
-            return None
-        node: TaskFile = TaskFile.from_parent(parent, path=path)
-        node.live = self
-        return node
 
     def chosen(self, trial: HasTrial) -> bool:
         """Whether somebody chose an agent for this trial: a plain pytest must never spend money."""
@@ -209,24 +196,12 @@ class Live:
         """Whether pytest's set-up of its item would start it at all."""
         return not self.state.no_start and not self.broken and self.chosen(trial)
 
-    def marks_of(self, tag: str) -> Sequence[pytest.MarkDecorator]:
-        """The marks that a tag puts on its items; one of its own name only if neither pytest nor a plugin has such a mark."""
-        if tag not in self._tag_marks:
-            marks = self._tag_marks[tag] = [self.mark(tag=tag)]
-            if tag.replace("-", "_").isidentifier() and not tag.startswith("_") and tag not in self._foreign_marks:
-                self.config.addinivalue_line("markers", f"{tag}: a tag of tasks")
-                marks.append(getattr(pytest.mark, tag))
-        return self._tag_marks[tag]
-
-    @functools.cached_property
-    def _foreign_marks(self) -> frozenset[str]:
-        lines: list[str] = self.config.getini("markers")
-        return frozenset(line.partition(":")[0].partition("(")[0].strip() for line in lines)
-
     # ---- running
     @functools.cached_property
     def spawner(self) -> Spawner:
         """The one child of this process that starts keepers."""
+        from pytest_codeprobe.sandboxes.keeper import Spawner
+
         return Spawner(watch=[os.getppid()] if self.state.worker else [])
 
     @functools.cached_property
@@ -286,6 +261,8 @@ class Live:
             return False
         if self.state.default_place:
             prepare_place_shared(self.state.run_dir)
+        from pytest_codeprobe.run.plan import make_plan, planned
+
         listed = []
         for holder, start in zip(given, starts, strict=True):
             trial = holder.make_trial()
@@ -309,15 +286,27 @@ class Live:
             return marked.run
         pytest.fail("codeprobe fixtures need a task: mark the test with @pytest.mark.codeprobe(task='tasks/….yaml')", pytrace=False)
 
-    def collected(self) -> dict[str, list[str]]:
-        """What collection left out, for the summary."""
+    @property
+    def discovery(self) -> Discovery | None:
+        """What was met while this process collected; None if it has collected nothing."""
         from pytest_codeprobe.plugin import DISCOVERY
 
-        discovery = self.config.stash.get(DISCOVERY, None)
-        root = self.config.rootpath
-        if discovery is None:
+        return self.config.stash.get(DISCOVERY, None)
+
+    def collected(self) -> dict[str, list[str]]:
+        """What collection left out, for the summary."""
+        found, root = self.discovery, self.config.rootpath
+        if found is None:
             return {"left_out": [], "not_tasks": []}
-        return {"left_out": _relative(discovery.left_out, root), "not_tasks": _relative(discovery.not_tasks, root)}
+        return {"left_out": _relative(found.left_out, root), "not_tasks": _relative(found.not_tasks, root)}
+
+    def is_ours(self, item: pytest.Item) -> bool:
+        """Whether it is the item of a task file."""
+        return isinstance(item, TaskItem)
+
+    def only_lists(self) -> bool:
+        """Whether nothing is to run, and there is nothing to tell either."""
+        return bool(self.config.option.collectonly) and self.fault is None and not any(self.collected().values())
 
     def shown_run_dir(self) -> str | None:
         """The run dir as people read it: relative to rootdir where it can be."""
@@ -349,6 +338,13 @@ class Live:
         """pluggy does not call hooks of plugins that are registered during a call."""
         assert self.protocol is not None
         self.protocol.pytest_sessionfinish(session)
+
+
+def refused(error: CodeprobeError) -> pytest.UsageError:
+    """See plugin/refusal.py, which needs more than a collection without faults."""
+    from pytest_codeprobe.plugin import refusal
+
+    return refusal.refused(error)
 
 
 def prepare_place_shared(path: Path) -> None:

@@ -105,7 +105,7 @@ def _find(live: Live, item: pytest.Item, named: str) -> LoadedTask:
         raise CodeprobeError(
             "TASK_INVALID", f"{item.nodeid}: the marker names the task file {name!r}, which is neither below rootdir nor beside the test"
         )
-    found = live.load(path)
+    found = live.task_files.models(path)
     if isinstance(found, CodeprobeError):
         raise found
     tasks = [t for t in found.tasks if not wanted or t.task.task_id == wanted]

@@ -95,14 +95,19 @@ class State:
             }
         )
 
-    def activate(self) -> Live:
-        """Load what a run with tasks needs; called at the first sign of a task."""
+    def collecting(self) -> Live:
+        """Load what it takes to collect tasks; called at the first task file."""
         if self.live is None:
             from pytest_codeprobe.plugin.live import Live
 
             self.live = Live(self)
-            self.live.register()
         return self.live
+
+    def activate(self) -> Live:
+        """Load what a run with tasks needs; called at every other sign of a task, and once tasks are collected that may run."""
+        live = self.collecting()
+        live.register()
+        return live
 
 
 def _resolve(config: pytest.Config) -> RunOptions:

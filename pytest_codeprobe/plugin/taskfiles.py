@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from pytest_codeprobe import __version__
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.plugin.garbage import Garbage
 from pytest_codeprobe.tasks.discovery import may_hold_tasks, read_bytes
-from pytest_codeprobe.tasks.heads import FileHeads, Reference, head_of, trial_text
+from pytest_codeprobe.tasks.heads import Fault, FileHeads, Reference, head_of, trial_text
 from pytest_codeprobe.tasks.index import Index, digest, fingerprint
 from pytest_codeprobe.tasks.paths import DEFAULTS, Places, relative
 
@@ -31,7 +31,7 @@ class TaskFiles:
     def __init__(self, live: Live) -> None:
         self._live, self._config, self._options = live, live.config, live.state.options
         self._found: dict[str, FileHeads | CodeprobeError] = {}
-        self._loaded: dict[str, tuple[bytes, LoadedFile]] = {}  #: whose trials nobody has asked for yet
+        self._models: dict[Path, LoadedFile | CodeprobeError] = {}
         self._places = Places(self._config.rootpath, self._options.template_roots)
         self._garbage = Garbage()
 
@@ -45,24 +45,38 @@ class TaskFiles:
                 self._live.warn(warning)
         return found
 
-    def trials(self, path: str, node_id: str) -> FileHeads:
-        """The same with its trials. CodeprobeError if there is something wrong with the file, or with the run."""
+    def trials(self, path: str) -> FileHeads:
+        """The same, for the node of the file: its tasks are in the run now. CodeprobeError where something is wrong."""
         found = self.find(path)
         if isinstance(found, CodeprobeError):
             raise found
-        if path in self._loaded:
-            found = self._found[path] = self._expanded(path, found, node_id)
-        else:
-            name = relative(Path(path), self._config.rootpath)
-            for head in found.heads:
-                self._live.identities.add(head.task_id, f"{name}:{head.line}")
+        name = relative(Path(path), self._config.rootpath)
+        for head in found.heads:
+            self._live.identities.add(head.task_id, f"{name}:{head.line}")
+        if found.fault is not None:
+            self._live.identities.add(found.fault.task_id, f"{name}:{found.fault.line}")
+            raise found.fault.error
+        return found
+
+    def models(self, path: Path) -> LoadedFile | CodeprobeError:
+        """A task file that a marker names, loaded; or why it can't be used."""
+        if path not in self._models:
+            from pytest_codeprobe.tasks.load import load_file
+
+            try:
+                self._models[path] = load_file(path, self._live.settings)
+            except CodeprobeError as error:
+                self._models[path] = error
+        found = self._models[path]
+        for warning in () if isinstance(found, CodeprobeError) else found.warnings:
+            self._live.warn(warning)
         return found
 
     def close(self) -> None:
         """Collection is over."""
         self._garbage.go_on()
         index = self.__dict__.get("_index")
-        if index is not None and index.changed and self._live.state.worker_id in _WRITERS:
+        if index is not None and self._live.state.worker_id in _WRITERS:
             index.write(self._found)
 
     # ---- reading
@@ -87,24 +101,26 @@ class TaskFiles:
         found = FileHeads(
             holds_tasks=bool(loaded.tasks), references=[r for task in loaded.tasks for r in _references(task)], warnings=[*loaded.warnings]
         )
-        if content is not None and loaded.tasks:
-            self._loaded[path] = content, loaded
+        used = self._expand(loaded.tasks, found)
+        if self._index is not None and content is not None and found.heads and found.fault is None:
+            by_environment = any(task.variables for task in loaded.tasks)  # values of variables may be secrets
+            if not by_environment and self._foreign.isdisjoint(used):
+                self._index.put(path, content, found)
         return found
 
-    def _expanded(self, path: str, found: FileHeads, node_id: str) -> FileHeads:
-        content, loaded = self._loaded[path]
-        expanded = FileHeads(holds_tasks=True, references=found.references, warnings=found.warnings)
+    def _expand(self, tasks: Iterable[LoadedTask], found: FileHeads) -> set[str]:
+        """Add the trials, as text: models would stay in memory until pytest asks for the items. Names of what they use."""
         used: set[str] = set()
-        for task in loaded.tasks:
-            self._live.identities.add(task.task.task_id, f"{task.name}:{task.line}")
-            for trial in self._live.expand(task, f"{node_id}::{task.task.task_id}"):
-                expanded.heads.append(head_of(trial, trial.node_id.removeprefix(f"{node_id}::"), task.task.fixtures))
-                expanded.texts.append(trial_text(trial))
-                used.update(_names(trial))
-        del self._loaded[path]  # the models go
-        if self._index is not None and not any(task.variables for task in loaded.tasks) and self._foreign.isdisjoint(used):
-            self._index.put(path, content, expanded)
-        return expanded
+        for task in tasks:
+            try:
+                for trial in self._live.expand(task, task.task.task_id):
+                    found.heads.append(head_of(trial, task.task.fixtures))
+                    found.texts.append(trial_text(trial))
+                    used.update(_names(trial))
+            except Exception as error:  # noqa: BLE001  # also of the code of hooks; raised where pytest can tell of it
+                found.fault = Fault(task.task.task_id, task.line, error)
+                break
+        return used
 
     # ---- the index
     @functools.cached_property

@@ -9,11 +9,13 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.result import TrialResult, result_text
 from pytest_codeprobe.text import write_whole
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.model.result import TrialResult
 
 _log = logging.getLogger(__name__)
 
@@ -71,12 +73,16 @@ class RunFolder:
 
     def write_result(self, folder: str, result: TrialResult) -> None:
         """result.json of a trial, replacing an earlier one."""
+        from pytest_codeprobe.model.result import result_text
+
         target = self.trial(folder)
         target.mkdir(parents=True, exist_ok=True)
         write_whole(target / "result.json", result_text(result))
 
     def read_result(self, folder: str) -> TrialResult | None:
         """result.json of a trial; None if no process wrote one."""
+        from pytest_codeprobe.model.result import TrialResult
+
         with contextlib.suppress(FileNotFoundError, ValueError):
             return TrialResult.model_validate_json((self.trial(folder) / "result.json").read_bytes())
         return None

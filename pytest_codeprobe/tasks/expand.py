@@ -21,6 +21,14 @@ from pytest_codeprobe.tasks.layers import Layer, combine, lookup, without_foreig
 from pytest_codeprobe.tasks.load import LoadedTask, LoadSettings
 from pytest_codeprobe.tasks.problems import FieldPath, Problems, dotted, undotted
 
+#: (table, field, field of RunOptions that sets it)
+_FLAGS = (
+    ("agent", "type", "agent"),
+    ("agent", "model", "model"),
+    ("agent", "permission_mode", "permission_mode"),
+    ("sandbox", "driver", "driver"),
+    ("run_limits", "task_timeout", "timeout"),
+)
 _ALWAYS = frozenset({"type", "env", "permission_mode"})  #: agent fields that need no entry in Agent.supports
 
 
@@ -81,16 +89,12 @@ class _Expansion:
         self.values = combine(self.layers)
 
     def _flags(self) -> dict[str, Any]:
-        options = self.options
-        tables: dict[str, dict[str, Any]] = {
-            "agent": {"type": options.agent, "model": options.model, "permission_mode": options.permission_mode},
-            "sandbox": {"driver": options.driver},
-            "run_limits": {"task_timeout": options.timeout},
-        }
-        if self._is_without_agent():
-            del tables["agent"]
-        given = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
-        return {name: table for name, table in given.items() if table}
+        flags: dict[str, dict[str, Any]] = {}
+        for table, field_name, option in _FLAGS:
+            value = getattr(self.options, option)
+            if value is not None and not (table == "agent" and self._is_without_agent()):
+                flags.setdefault(table, {})[field_name] = value
+        return flags
 
     def _is_without_agent(self) -> bool:
         """Whether the file itself says `agent.type: none`, which no flag changes."""
@@ -100,14 +104,7 @@ class _Expansion:
 
     def _flag_for(self, path: FieldPath) -> str | None:
         """The option that sets a field, if its flag stands on the command line."""
-        names: dict[FieldPath, str] = {
-            ("agent", "type"): "agent",
-            ("agent", "model"): "model",
-            ("agent", "permission_mode"): "permission-mode",
-            ("sandbox", "driver"): "driver",
-            ("run_limits", "task_timeout"): "timeout",
-        }
-        name = names.get(path)
+        name = next((option.replace("_", "-") for *at, option in _FLAGS if tuple(at) == path), None)
         given = name in self.options.on_command_line and lookup(self.layers[-1].values, path) is not None
         return f"--codeprobe-{name}" if given else None
 
@@ -118,7 +115,7 @@ class _Expansion:
     # ------------------------------------------------------------------- agent
 
     def _known_agent(self, name: str) -> Agent | None:
-        return next((a for a in self.settings.registry.agents.values() if name in (a.name, *a.aliases)), None)
+        return self.settings.agents_by_name.get(name)
 
     def _agent(self) -> Agent | None:
         """The adapter; UNKNOWN_BACKEND for a flag's unknown name. None where no agent is chosen."""

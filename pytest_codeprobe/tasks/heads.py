@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pytest_codeprobe.tasks.paths import Sought
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.trial import Trial
+
+
+#: a waiting trial, see trial_text(); a view of it where it stands in an index
+Text: TypeAlias = "bytes | memoryview | Trial"
 
 
 class Head(NamedTuple):
@@ -30,6 +34,14 @@ class Head(NamedTuple):
     xfail: str | None  #: reason
 
 
+class Fault(NamedTuple):
+    """What is wrong with a task that is valid by itself."""
+
+    task_id: str
+    line: int
+    error: Exception
+
+
 class Reference(NamedTuple):
     """A file or folder that a task file names."""
 
@@ -40,16 +52,17 @@ class Reference(NamedTuple):
 
 @dataclass(slots=True)
 class FileHeads:
-    """A task file as collection sees it. Its trials are not known before somebody collects it."""
+    """A task file as collection sees it."""
 
     holds_tasks: bool = False
     heads: list[Head] = field(default_factory=list)
-    texts: list[bytes | Trial] = field(default_factory=list)  #: for each head, see trial_text()
+    texts: list[Text] = field(default_factory=list)  #: for each head
     references: list[Reference] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    fault: Fault | None = None  #: behind the tasks that `heads` tells of
 
 
-def trial_text(trial: Trial) -> bytes | Trial:
+def trial_text(trial: Trial) -> Text:
     """The trial without its node id, as one line of JSON; the trial itself where JSON can't hold what is in it."""
     try:
         return trial.model_dump_json(exclude={"node_id"}, exclude_unset=True).encode()
@@ -57,7 +70,7 @@ def trial_text(trial: Trial) -> bytes | Trial:
         return trial
 
 
-def trial_of(text: bytes | Trial, node_id: str) -> Trial:
+def trial_of(text: Text, node_id: str) -> Trial:
     """The inverse of trial_text()."""
     from pytest_codeprobe.model.trial import Trial
 
@@ -66,6 +79,6 @@ def trial_of(text: bytes | Trial, node_id: str) -> Trial:
     return Trial.model_validate_json(b'{"node_id":%s,%s' % (json.dumps(node_id).encode(), text[1:]))
 
 
-def head_of(trial: Trial, name: str, fixtures: tuple[str, ...] = ()) -> Head:
-    """The head of a trial."""
-    return Head(name, trial.task_id, trial.line, trial.agent.type, [*trial.tags], [*fixtures], trial.skip, trial.xfail)
+def head_of(trial: Trial, fixtures: tuple[str, ...]) -> Head:
+    """The head of a trial whose node id is no more than its name."""
+    return Head(trial.node_id, trial.task_id, trial.line, trial.agent.type, [*trial.tags], [*fixtures], trial.skip, trial.xfail)

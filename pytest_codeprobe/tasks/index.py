@@ -1,7 +1,7 @@
 """What earlier runs found in task files, by path and content, so that a large suite need not be loaded again to be collected.
 
 One file of lines for each configuration that loading depends on (`fingerprint`): a header, then for each task file its path, the
-digest of its content, what collection must know of it (`tasks/heads.py`), and the text of each of its trials. Nothing in it is
+digest of its content, what collection must know of it (`tasks/heads.py`), and the text of each of its trials; a checksum. Nothing in it is
 code, and nothing in it is older than the file it speaks of: an entry counts only for the same bytes. What the entry cannot
 know (that a folder which the file names is still there) is looked at again each time.
 Standard library only. Whatever is wrong with the file, it is as if there were none.
@@ -9,8 +9,10 @@ Standard library only. Whatever is wrong with the file, it is as if there were n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -22,7 +24,6 @@ from typing import Any
 from pytest_codeprobe.tasks.discovery import read_bytes
 from pytest_codeprobe.tasks.heads import FileHeads, Head, Reference
 from pytest_codeprobe.tasks.paths import PathProblem, Places, Sought
-from pytest_codeprobe.text import write_whole
 
 _MAGIC = b"codeprobe task index 1"
 _KEPT = 6  #: files in the folder, of different configurations (agents, drivers, versions)
@@ -44,35 +45,28 @@ def fingerprint(facts: Any) -> str:
 def _code() -> Iterator[tuple[str, int, int]]:
     """Name, size and time of each file of this package: it may be installed so that it can be edited."""
     package = Path(__file__).parents[1]
-    for folder, folders, names in os.walk(package):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        for name in sorted(names):
-            if name.endswith(".py"):
-                path = os.path.join(folder, name)
-                found = os.stat(path)
-                yield os.path.relpath(path, package), found.st_size, found.st_mtime_ns
+    for path in sorted(package.rglob("*.py")):
+        found = path.stat()
+        yield path.relative_to(package).as_posix(), found.st_size, found.st_mtime_ns
 
 
 def _releases() -> Iterator[str]:
     """Names of what is installed beside the packages that check values: they hold the releases."""
-    folders = set()
-    for name in _DEPENDENCIES:
-        found = importlib.util.find_spec(name)
-        if found is not None and found.origin is not None:
-            folders.add(os.path.dirname(os.path.dirname(found.origin)))
-    for folder in sorted(folders):
-        if os.path.isdir(folder):
-            yield from sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info")))
+    specs = [importlib.util.find_spec(name) for name in _DEPENDENCIES]
+    for folder in sorted({Path(spec.origin).parents[1] for spec in specs if spec is not None and spec.origin is not None}):
+        if folder.is_dir():
+            yield from sorted(entry.name for entry in folder.iterdir() if entry.name.endswith((".dist-info", ".egg-info")))
 
 
 class Index:
     """The entries of one configuration."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
-        self._folder, self._file = folder, folder / f"tasks-{fingerprint}"
-        self._header = b"%s %s" % (_MAGIC, fingerprint.encode())
-        self._lines: dict[bytes, bytes] = {}  #: by path
-        self.changed = False
+        self._file = folder / f"tasks-{fingerprint}"
+        self._header = b"%s %s\n" % (_MAGIC, fingerprint.encode())
+        self._content = memoryview(b"")
+        self._spans: dict[bytes, tuple[int, int]] = {}  #: by path: where the rest of its line stands in the content
+        self._new: dict[bytes, tuple[str, FileHeads]] = {}
 
     def read(self) -> None:
         """Take the entries that lie in the folder, if they are whole and of this configuration."""
@@ -81,39 +75,31 @@ class Index:
             os.utime(self._file)  # the last used ones are kept
         except OSError:
             return
-        header, _, body = content.partition(b"\n")
-        if header == b"%s %08x" % (self._header, zlib.crc32(body)):
-            self._lines = {line[: line.index(b"\t")]: line for line in body.split(b"\n") if line}
-
-    def write(self, seen: Iterable[str]) -> None:
-        """Put the entries into the folder; nothing happens where that can't be written.
-
-        Entries of files that were not `seen` this time are kept as long as the files are there.
-        """
-        now = {os.fsencode(file) for file in seen}
-        body = b"\n".join(line for key, line in self._lines.items() if key in now or os.path.exists(key))
-        try:
-            write_whole(self._file, b"%s %08x\n%s" % (self._header, zlib.crc32(body), body))
-            others = sorted(self._folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
-            for file in others[_KEPT:]:
-                file.unlink()
-        except OSError:
+        at, end = len(self._header), content.rfind(b"\n") + 1
+        if not content.startswith(self._header) or content[end:] != b"%08x" % zlib.crc32(memoryview(content)[at:end]):
             return
+        self._content = memoryview(content)
+        while at < end:
+            tab, line_end = content.index(b"\t", at), content.index(b"\n", at)
+            self._spans[content[at:tab]] = tab + 1, line_end
+            at = line_end + 1
 
     def get(self, file: str, content: bytes, places: Places) -> FileHeads | None:
         """What is known of a file with this content; None if nothing is, or if what it names is not what it was."""
-        line = self._lines.get(os.fsencode(file))
-        if line is None:
+        start, end = self._spans.get(os.fsencode(file), (0, 0))
+        parts = self._content[start:end].tobytes().split(b"\t")
+        if parts[0] != digest(content).encode():
             return None
-        _, known, text, *texts = line.split(b"\t")
-        if known != digest(content).encode():
-            return None
-        warnings, heads, references = json.loads(text)
+        warnings, heads, references = json.loads(parts[1])
+        texts = []
+        for part in reversed(parts[2:]):  # no copies: thousands of trials wait at once
+            texts.append(self._content[end - len(part) : end])
+            end -= len(part) + 1
         found = FileHeads(
             holds_tasks=True,
             heads=[Head(*head) for head in heads],
-            texts=[*texts],
-            references=[Reference(Sought(text=t, kind=k, anywhere=a, below_rootdir=b), path, c) for t, k, a, b, path, c in references],
+            texts=[*reversed(texts)],
+            references=[Reference(Sought(*sought), path, part) for *sought, path, part in references],
             warnings=warnings,
         )
         return found if all(_still(Path(file), reference, places) for reference in found.references) else None
@@ -121,15 +107,50 @@ class Index:
     def put(self, file: str, content: bytes, found: FileHeads) -> None:
         """Note what was found in a file with this content."""
         key = os.fsencode(file)
-        if b"\t" in key or b"\n" in key or not all(isinstance(text, bytes) for text in found.texts):
-            return
-        references = [
-            (r.sought.text, r.sought.kind, r.sought.anywhere, r.sought.below_rootdir, r.path, r.content) for r in found.references
-        ]
-        facts = json.dumps([found.warnings, found.heads, references], separators=(",", ":"))
-        texts = [text for text in found.texts if isinstance(text, bytes)]
-        self._lines[key] = b"\t".join((key, digest(content).encode(), facts.encode(), *texts))
-        self.changed = True
+        if b"\t" not in key and b"\n" not in key and all(isinstance(text, bytes) for text in found.texts):
+            self._new[key] = digest(content), found
+
+    def write(self, seen: Iterable[str]) -> None:
+        """Put the entries into the folder if there are new ones; nothing happens where that can't be written.
+
+        Entries of files that were not `seen` this time are kept as long as the files are there.
+        """
+        part = self._file.with_name(f".{self._file.name}.{os.getpid()}")
+        try:
+            if self._new:
+                with part.open("wb") as stream:
+                    stream.writelines(self._lines({os.fsencode(file) for file in seen}))
+                part.replace(self._file)
+                _thin_out(self._file.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+    def _lines(self, seen: set[bytes]) -> Iterator[bytes]:
+        yield self._header
+        check = 0
+        for line in itertools.chain(self._old(seen), self._noted()):
+            check = zlib.crc32(line, check)
+            yield line
+        yield b"%08x" % check
+
+    def _old(self, seen: set[bytes]) -> Iterator[bytes]:
+        for key, (start, end) in self._spans.items():
+            if key not in self._new and (key in seen or Path(os.fsdecode(key)).exists()):
+                yield b"%s\t%s\n" % (key, self._content[start:end])
+
+    def _noted(self) -> Iterator[bytes]:
+        for key, (known, found) in self._new.items():
+            references = [(*reference.sought, reference.path, reference.content) for reference in found.references]
+            facts = json.dumps([found.warnings, found.heads, references], separators=(",", ":"))
+            texts = [text for text in found.texts if isinstance(text, bytes)]
+            yield b"\t".join((key, known.encode(), facts.encode(), *texts)) + b"\n"
+
+
+def _thin_out(folder: Path) -> None:
+    files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[_KEPT:]:
+        file.unlink()
 
 
 def _still(file: Path, reference: Reference, places: Places) -> bool:

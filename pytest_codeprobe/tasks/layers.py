@@ -136,7 +136,7 @@ def without_foreign_fields(layers: Sequence[Layer], canonical: Mapping[str, str]
     for number, layer in enumerate(layers):
         agent = layer.values.get("agent")
         later = {name for name in chosen[number + 1 :] if name is not None}
-        if not isinstance(agent, Mapping) or not later:
+        if not later or not isinstance(agent, dict):
             result.append(layer)
             continue
         below = next((name for name in reversed(chosen[:number]) if name is not None), None)
@@ -154,7 +154,7 @@ def without_foreign_fields(layers: Sequence[Layer], canonical: Mapping[str, str]
 
 def _type(layer: Layer, canonical: Mapping[str, str]) -> str | None:
     agent = layer.values.get("agent")
-    name = agent.get("type") if isinstance(agent, Mapping) else None
+    name = agent.get("type") if isinstance(agent, dict) else None
     return None if name is None else canonical.get(str(name), str(name))
 
 

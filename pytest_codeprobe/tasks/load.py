@@ -28,6 +28,8 @@ from pytest_codeprobe.tasks.yaml import Document, parse
 
 #: keys of which a mapping has at least one if it is meant as a task
 TASK_KEYS = ("task_id", "initial_prompt", "initial_prompt_file", "success_criteria", "run_limits")
+_FIELDS = tuple(Task.model_fields)
+_AGENT_FIELDS = tuple(AgentConfig.model_fields)
 #: tables that are layers, in which a null takes a lower value away
 LAYERED = ("agent", "sandbox", "run_limits")
 
@@ -172,24 +174,24 @@ class _TaskReader:
         )
 
     def _no_id(self) -> None:
-        unknown = [key for key in self.raw if key not in Task.model_fields]
+        unknown = [key for key in self.raw if key not in _FIELDS]
         for key in unknown:
             if did_you_mean(key, ["task_id"]):
                 self.add((key,), f"unknown field {key!r} (did you mean 'task_id'?)", key=True)
                 return
-        hint = next((hint for key in unknown if (hint := f"; unknown field {key!r}{did_you_mean(key, Task.model_fields)}")), "")
+        hint = next((hint for key in unknown if (hint := f"; unknown field {key!r}{did_you_mean(key, _FIELDS)}")), "")
         self.add((), f"a task needs the field 'task_id'{hint}")
 
     def _known(self) -> dict[str, Any]:
         """The mapping without what codeprobe_unknown_fields = warn forgives; fields without a value are faults."""
         known = {}
         for key, value in self.raw.items():
-            if key not in Task.model_fields and self.settings.unknown_fields == "warn":
+            if key not in _FIELDS and self.settings.unknown_fields == "warn":
                 place = self.document.place((*self.at, key), key=True)
-                hint = did_you_mean(key, Task.model_fields)
+                hint = did_you_mean(key, _FIELDS)
                 where = f"{self.reader.name}:{place.line}:{place.column}"
                 self.reader.warnings.append(f"{where}: unknown field {key!r}{hint} is ignored")
-            elif value is None and key in Task.model_fields and key not in LAYERED:
+            elif value is None and key in _FIELDS and key not in LAYERED:
                 self.fault((key,), "has no value (null); give it one or leave the field out")
             else:
                 known[key] = value
@@ -246,16 +248,15 @@ class _TaskReader:
         """The agent's table with the own tables of agents under their names, in the spelling that their models read."""
         if not isinstance(values, dict):
             return None
-        registry = self.settings.registry
-        by_name = {name: agent for agent in registry.agents.values() for name in (agent.name, *agent.aliases)}
+        by_name = self.settings.agents_by_name
         result: dict[str, Any] = {}
         for key, value in values.items():
             at: FieldPath = ("agent", key)
-            if key in AgentConfig.model_fields:
+            if key in _AGENT_FIELDS:
                 result[key] = value
             elif (agent := by_name.get(key)) is None:
                 later = key in KNOWN_AGENTS
-                unknown = f"unknown field {key!r}{did_you_mean(key, [*AgentConfig.model_fields, *by_name])} in 'agent'"
+                unknown = f"unknown field {key!r}{did_you_mean(key, [*_AGENT_FIELDS, *by_name])} in 'agent'"
                 self.add(at, f"agent {key!r} is not available yet" if later else unknown, key=True)
             elif agent.table is None:
                 self.add(at, f"agent {agent.name!r} has no settings of its own", key=True)

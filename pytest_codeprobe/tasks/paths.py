@@ -11,8 +11,8 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 DEFAULTS = Path("experiments", "default.yaml")  #: below rootdir: the layer below all tasks
 Kind = Literal["file", "folder", "any"]
@@ -23,10 +23,9 @@ _BRACED = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", 
 
 def relative(file: Path, rootdir: Path) -> str:
     """How messages name a file: POSIX and relative to rootdir where it lies below it."""
-    try:
-        return file.relative_to(rootdir).as_posix()
-    except ValueError:
-        return file.as_posix()
+    below = str(rootdir).rstrip(os.sep) + os.sep
+    name = str(file).removeprefix(below)
+    return name if os.sep == "/" else name.replace(os.sep, "/")
 
 
 class PathProblem(ValueError):
@@ -59,8 +58,7 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(replace, text) if "$" in text else text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sought:
+class Sought(NamedTuple):
     """What a file names, variables expanded, and how it is looked for."""
 
     text: str
@@ -165,7 +163,6 @@ class Places:
 
 def workspace_path(text: str) -> str:
     """A path inside the workspace, as given; PathProblem if it is absolute or has `..`."""
-    path = PurePosixPath(text)
-    if not text.strip() or path.is_absolute() or ".." in path.parts:
+    if not text.strip() or text.startswith("/") or ".." in text.split("/"):
         raise PathProblem(f"must be a path inside the workspace, without '..': {text!r}")
     return text

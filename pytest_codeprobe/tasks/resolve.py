@@ -61,10 +61,10 @@ class Resolver:
         """A copy of a task (or of one layer) with absolute paths and without variables."""
         result: dict[str, Any] = {key: _copy(value) if key in _CHANGED else value for key, value in raw.items()}
         for spec in _FIELDS:
-            if spec.at[0] in result:
+            if _may_stand(result, spec.at):
                 self._each(result, spec.at, (), functools.partial(self._path, spec))
         for at in _VARIABLES:
-            if at[0] in result:
+            if _may_stand(result, at):
                 self._each(result, at, (), self._expanded)
         return result
 
@@ -125,6 +125,12 @@ class Resolver:
         self.refers_to.append(FileRef(path=found, role=spec.role))
         self.sought.append(sought)
         return found
+
+
+def _may_stand(values: Mapping[str, Any], at: tuple[str, ...]) -> bool:
+    """By the first two steps of the way: most tasks have few of the fields."""
+    table = values.get(at[0])
+    return table is not None and (len(at) == 1 or (isinstance(table, dict) and at[1] in table))
 
 
 def _copy(value: Any) -> Any:

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_codeprobe.model.context import Registry
 from pytest_codeprobe.tasks.paths import Places
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.model.agent import Agent
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is the same for many files is found once and kept
@@ -28,6 +32,11 @@ class LoadSettings:
         return Places(self.rootdir, self.template_roots)
 
     @cached_property
+    def agents_by_name(self) -> Mapping[str, Agent]:
+        """Also by their aliases; of one name the first, as in Registry.agent()."""
+        return {name: agent for agent in reversed([*self.registry.agents.values()]) for name in (agent.name, *agent.aliases)}
+
+    @cached_property
     def agent_names(self) -> Mapping[str, str]:
         """Names and aliases of agents -> their names."""
-        return {name: agent.name for agent in self.registry.agents.values() for name in (agent.name, *agent.aliases)}
+        return {name: agent.name for name, agent in self.agents_by_name.items()}

@@ -36,6 +36,7 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _NUMERIC = frozenset("0123456789+-.")  #: what a number begins with
+_MARK = b"\xef\xbb\xbf"  #: byte order mark
 _MAX_DIGITS = 4000  #: of an integer; Python itself refuses to read more than 4300
 _CORE = "tag:yaml.org,2002:"
 
@@ -142,10 +143,10 @@ def _decode(data: bytes) -> str:
         line = data.count(b"\n", 0, MAX_BYTES) + 1
         raise _Fault(Place(line, 1), f"the file is over {MAX_BYTES // 1_000_000} MB, which is more than a task file may have")
     try:
-        return data.decode("utf-8-sig")
+        return data.removeprefix(_MARK).decode()
     except UnicodeDecodeError as error:
         # the error counts from behind a byte order mark
-        start = error.start + (3 if data.startswith(b"\xef\xbb\xbf") else 0)
+        start = error.start + (len(_MARK) if data.startswith(_MARK) else 0)
         before = data[:start].decode("utf-8-sig", "replace")
         message = f"byte 0x{data[start]:02x} is not UTF-8, which task files are written in"
         raise _Fault(_place_after(before), message) from error
