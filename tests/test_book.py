@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_codeprobe.model.clock import SystemClock
 from pytest_codeprobe.model.result import Attempt, TrialResult, Usage
-from pytest_codeprobe.run.book import RunBook
+from pytest_codeprobe.run.book import Progress, RunBook
 from pytest_codeprobe.run.folder import RunFolder
 
 NODE = "tasks/a.yaml::a"
@@ -119,3 +119,13 @@ def test_a_result_of_a_trial_that_never_began_is_a_strangers(tmp_path: Path) -> 
     book.folder.write_result("default/a/r001", record(1, 0.5).model_copy(update={"status": "passed"}))
     book.close("maxfail")
     assert (book.final[NODE].status, book.final[NODE].reason) == ("not_run", "maxfail")
+
+
+def test_progress(tmp_path: Path) -> None:
+    book, _ = make_book(tmp_path)
+    assert book.progress() == Progress(total=1, running=0, done=0, graded=0, passed=0, errors=0, cost_usd=None)
+    book.opened(NODE)
+    assert book.progress().running == 1
+    for _ in range(2):  # the second record of a trial counts no more
+        book.finish(record(2, 0.5).model_copy(update={"cost_usd": 1.0}))
+    assert book.progress() == Progress(total=1, running=0, done=1, graded=1, passed=0, errors=0, cost_usd=1.0)

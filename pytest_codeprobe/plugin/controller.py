@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ class Controller:
         self._closed = self._interrupt_told = False
         self._done = threading.Event()
         self._follower: threading.Thread | None = None
+        self.look: Callable[[], None] = lambda: None  #: what else the follower does each time; must neither wait nor raise
         # xdist ends its workers ten seconds after a KeyboardInterrupt here: too early for a trial in its stages
         live.interrupts.busy = lambda: self.state.xdist and bool(self.book.open)
 
@@ -85,6 +86,7 @@ class Controller:
         while not self._done.wait(_FOLLOW):
             self.book.drain_all()
             self._tell_interrupt()
+            self.look()
             if not (self.state.xdist and interrupts.count and not self.book.open):
                 idle_since = 0.0
                 continue

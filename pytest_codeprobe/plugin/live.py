@@ -105,11 +105,13 @@ class Live:
             manager.register(Jobs(self), "codeprobe-jobs")
         if not self.state.worker:
             from pytest_codeprobe.plugin.controller import Controller
+            from pytest_codeprobe.plugin.live_line import LiveLine
             from pytest_codeprobe.plugin.terminal import Terminal
 
             self.controller = Controller(self)
             manager.register(self.controller, "codeprobe-controller")
             manager.register(Terminal(self), "codeprobe-terminal")
+            manager.register(LiveLine(self), "codeprobe-live-line")
 
     def close(self) -> None:
         """A cleanup of the config: no process and no handler of ours outlives pytest."""

@@ -39,6 +39,10 @@ class Output:
         if self.lines:
             self._write(line)
 
+    def lines_on_terminal(self) -> bool:
+        """Whether event lines go to a terminal."""
+        return self.lines and self._fd is not None and os.isatty(self._fd)
+
     def envelope(self, line: str) -> None:
         """The last line."""
         if self.json and not self._envelope_written:

@@ -39,6 +39,9 @@ class Terminal:
             lines = list(self._header())
             self._said = bool(lines)
             for line in lines:
+                if reporter.isatty:  # xdist's status stands there without an end, and comes again below
+                    reporter.rewrite("", erase=True)
+                    reporter.write("\r")
                 reporter.write_line(line)
 
     def _header(self) -> Iterator[str]:

@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Clock
-from pytest_codeprobe.model.result import AgentInfo, Attempt, TrialResult, Usage
+from pytest_codeprobe.model.result import VERDICTS, AgentInfo, Attempt, TrialResult, Usage
 from pytest_codeprobe.run.folder import RunFolder
 from pytest_codeprobe.run.plan import PlannedTrial
 from pytest_codeprobe.text import json_line
@@ -57,6 +58,19 @@ class Final:
     folder: str | None
     warnings: tuple[str, ...]
     at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is. `running` counts open trials, `done` final records of any status."""
+
+    total: int
+    running: int
+    done: int
+    graded: int
+    passed: int
+    errors: int
+    cost_usd: float | None  #: of what is done; None while nothing is known
 
 
 class EventLog:
@@ -106,6 +120,8 @@ class RunBook:
         self.open: dict[str, str] = {}  #: node id -> worker, from the start of its protocol to its final record
         self.started: dict[str, int] = {}  #: node id -> number of the attempt whose agent was about to start, says the spool
         self.trouble: CodeprobeError | None = None  #: what of the run dir could not be written
+        self._statuses: Counter[str] = Counter()  #: of final records
+        self._cost: float | None = None  #: theirs, as far as it is known
         self._out = out
         self._events: EventLog | None = None
         self._offsets: dict[str, int] = {}
@@ -200,6 +216,9 @@ class RunBook:
             final = self._slim(final_of(result, expected))
             self.final[final.node_id] = final
             self.open.pop(result.node_id, None)
+            self._statuses[final.status] += 1
+            if final.cost_usd is not None:
+                self._cost = (self._cost or 0.0) + final.cost_usd
             self._write_trial(
                 "trial_finished",
                 {
@@ -228,6 +247,19 @@ class RunBook:
             if (text := getattr(final, name)) is not None:
                 same[name] = sys.intern(text)
         return dataclasses.replace(final, **same, usage=self._usages.setdefault(final.usage, final.usage))
+
+    def progress(self) -> Progress:
+        """The figures of this moment; costs the same however many trials there are."""
+        with self._lock:
+            return Progress(
+                total=len(self.plan),
+                running=len(self.open),
+                done=len(self.final),
+                graded=sum(self._statuses[s] for s in VERDICTS),
+                passed=self._statuses["passed"],
+                errors=self._statuses["error"],
+                cost_usd=self._cost,
+            )
 
     def lost(
         self, node_id: str, worker: str, status: str, reason: str, *, code: str | None = None, remediation: str | None = None
