@@ -46,5 +46,5 @@ class Closures:
 
     def _only_ours(self) -> bool:
         """Looked at when a second file of a folder asks: the conftest.py of the folder is loaded by then."""
-        impls = [impl for name in _HOOKS for impl in getattr(self._config.hook, name).get_hookimpls()]
+        impls = [impl for name in _HOOKS for impl in getattr(self._config.pluginmanager.hook, name).get_hookimpls()]
         return all(impl.function.__module__.partition(".")[0] in _HARMLESS for impl in impls)
