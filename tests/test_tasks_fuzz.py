@@ -16,6 +16,7 @@ from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.options import RunOptions
 from pytest_codeprobe.tasks.expand import expand
+from pytest_codeprobe.tasks.heads import trial_of, trial_text
 from pytest_codeprobe.tasks.load import load_file
 from pytest_codeprobe.tasks.task import Task
 from tests.task_files import settings, write
@@ -74,6 +75,9 @@ def test_a_trial_or_one_error(project: Path, data: dict[str, Any], agent: str | 
         assert "\n" not in error.message
     for trial in trials:
         assert Trial.model_validate_json(trial.model_dump_json()) == trial
+        text = trial_text(trial)  # as it waits for its turn
+        assert trial_of(text, trial.node_id) == trial
+        assert isinstance(text, Trial) or (b"\n" not in text and b"\t" not in text)
 
 
 def outcome(file: Path, project: Path, agent: str | None, unknown: str) -> tuple[CodeprobeError | None, list[Trial]]:

@@ -131,7 +131,10 @@ class Agent(ABC):
         return None
 
     def problems(self, trial: Trial) -> Sequence[tuple[str, str]]:
-        """Faults of a task for this agent, found at collection: (dotted path of the field, what is wrong)."""
+        """Faults of a task for this agent, found at collection: (dotted path of the field, what is wrong).
+
+        Of a built-in agent they depend on the trial alone: what is found is kept for later runs.
+        """
         return ()
 
     def skip_reason(self, trial: Trial) -> str | None:

@@ -194,7 +194,7 @@ class Driver(Protocol):
         """Why it can't be used on this machine; None if it can."""
 
     def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
-        """Fields set for this trial that the driver can't hold: (dotted path, what would hold it)."""
+        """Fields set for this trial that the driver can't hold: (dotted path, what would hold it). Of a built-in one by the trial alone."""
 
     def create(self, trial: Trial, context: Context) -> Sandbox:
         """A new sandbox for one attempt; nothing is made on disk before prepare()."""

@@ -64,9 +64,12 @@ class FileHeads:
 
 def trial_text(trial: Trial) -> Text:
     """The trial without its node id, as one line of JSON; the trial itself where JSON can't hold what is in it."""
+    agent, docker = trial.agent, trial.sandbox.docker
+    free = (trial.criteria, trial.metadata, agent.model_extra, agent.mcp_servers, agent.plugins, docker and docker.model_dump())
     try:
+        json.dumps(free, allow_nan=False)  # the models would make null of an infinite number
         return trial.model_dump_json(exclude={"node_id"}, exclude_unset=True).encode()
-    except ValueError:  # half a surrogate pair, from the name of a file that is no UTF-8
+    except (TypeError, ValueError):  # also for half a surrogate pair, from the name of a file that is no UTF-8
         return trial
 
 
