@@ -62,15 +62,17 @@ class Baseline:
             raise failed("no snapshot could be taken of the workspace", error) from error
 
     def _take(self, piece: Sequence[Difference], since: int) -> None:
-        doubtful = [pair.after for pair in piece if pair.after is not None and _as_laid(pair, since) is None]
+        there = [(laid, now) for laid, now in piece if now is not None]
+        # of the template's mode, size and mtime: the template's own, if it is no newer; else its content must be looked at
+        alike = [laid is not None and laid[1:4] == now[1:4] for laid, now in there]
+        doubtful = [now for (_, now), like in zip(there, alike, strict=True) if like and now.ctime_ns >= since]
         equal: set[bytes] = set()
-        if len(doubtful) <= FEW:  # else a copy is cheaper than so many comparisons
+        if 0 < len(doubtful) <= FEW:  # else a copy is cheaper than so many comparisons
             with CONTENTS:
                 equal = {e.path for e in doubtful if _same_content(self._template + b"/" + e.path, self._workspace + b"/" + e.path, e)}
-        for pair in piece:
-            if pair.after is not None:
-                template = _as_laid(pair, since) or pair.after.path in equal
-                self._records.append(pair.after, TEMPLATE if template else self._kept(pair.after))
+        for (_, now), like in zip(there, alike, strict=True):
+            is_template = like and (now.ctime_ns < since or now.path in equal)
+            self._records.append(now, TEMPLATE if is_template else self._kept(now))
 
     def _kept(self, now: Entry) -> int:
         """See to it that content which is not the template's can be read later; where."""
@@ -115,7 +117,7 @@ class Baseline:
         found: list[Difference] = []
         more = seen = 0
         for piece in self._compared():
-            differing = self._differing(piece[: MAX_FILES - seen])
+            differing = self._differing([pair for pair in piece[: MAX_FILES - seen] if _is_suspect(pair)])
             room = MAX_CHANGES - len(found)
             found += differing[:room]
             more += len(differing[room:])
@@ -129,7 +131,7 @@ class Baseline:
         return [
             Change(path=os.fsdecode(pair.path), kind=_kind(pair), size=None)
             for piece in self._compared()
-            for pair in self._differing([pair for pair in piece if _by_stat(pair) is not False and wanted(os.fsdecode(pair.path))])
+            for pair in self._differing([pair for pair in piece if _is_suspect(pair) and wanted(os.fsdecode(pair.path))])
         ]
 
     def _compared(self) -> Iterator[list[Difference]]:
@@ -180,13 +182,10 @@ class Baseline:
         return found, listed
 
 
-def _as_laid(pair: Difference, since: int) -> bool | None:
-    """Whether a path is as the template has it; None: its content must be looked at."""
-    laid, now = pair.before, pair.after
-    assert now is not None
-    if laid is None or (laid.mode, laid.size, laid.mtime_ns) != (now.mode, now.size, now.mtime_ns):
-        return False
-    return True if now.ctime_ns < since else None
+def _is_suspect(pair: Difference) -> bool:
+    """Whether anything at all differs; of most files nothing does."""
+    old, new = pair
+    return old is None or new is None or old[1:6] != new[1:6]
 
 
 def _by_stat(pair: Difference) -> bool | None:
@@ -194,7 +193,7 @@ def _by_stat(pair: Difference) -> bool | None:
     old, new = pair.before, pair.after
     if old is None or new is None or old.mode != new.mode:
         return True
-    if (old.size, old.mtime_ns, old.inode, old.ctime_ns) == (new.size, new.mtime_ns, new.inode, new.ctime_ns):
+    if old[1:6] == new[1:6]:
         return False
     if not (stat.S_ISREG(new.mode) or stat.S_ISLNK(new.mode)):
         return False

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 
 from pytest_codeprobe.errors import Stopped
 from pytest_codeprobe.model.sandbox import ProcessExit, ProcessLimits, Role, WarmProgram
-from pytest_codeprobe.sandboxes.flags import FlagWatch
+from pytest_codeprobe.sandboxes.flags import FlagWatch, StopFolders, wait_readable
 from pytest_codeprobe.sandboxes.requests import as_os_error, make_request
 from pytest_codeprobe.sandboxes.sweep import start_time
 
@@ -54,6 +53,7 @@ class Spawner:
         self._timeout = _START_TIMEOUT if program is None else _WARM_TIMEOUT
         self._refusal = ""  # why the program can't be loaded
         self._warm: dict[WarmProgram, Spawner] = {}
+        self._folders = StopFolders()
         self._lock = threading.Lock()
         self._process: Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -250,7 +250,7 @@ class Spawner:
                 except TimeoutError:
                     return False
         # Without its spawner only a namespace is a proof: the kernel lets its first process end after all the others.
-        return mode != "subreaper" and _wait_readable(pidfd, end)
+        return mode != "subreaper" and wait_readable(pidfd, end)
 
     def _inquire(self, keeper: int, spawner: int) -> socket.socket | None:
         """Where the spawner will say that the keeper's tree is gone; None if the one that made it is gone. Lock held."""
@@ -274,7 +274,7 @@ class KeptProcess:
 
     def __init__(self, spawner: Spawner, channel: socket.socket, stop_dir: str) -> None:
         self._spawner, self._channel = spawner, channel
-        self._flags = FlagWatch(stop_dir)
+        self._flags = FlagWatch(spawner._folders, stop_dir)
         self._reading, self._writing = threading.Lock(), threading.Lock()
         self._buffer = b""
         self._exit: ProcessExit | None = None
@@ -366,7 +366,7 @@ class KeptProcess:
     def _receive(self, end: float | None) -> dict[str, Any] | None:
         """The keeper's next message, {"event": "lost"} if it is gone; None when the time is over."""
         while b"\n" not in self._buffer:
-            if not _wait_readable(self._channel.fileno(), end):
+            if not wait_readable(self._channel.fileno(), end):
                 return None
             try:
                 data = self._channel.recv(1 << 16)
@@ -383,17 +383,3 @@ def _spawner_program() -> WarmProgram:
     env = {name: os.environ[name] for name in _LOADER_VARIABLES if name in os.environ}  # no key to be read in /proc
     env["LD_BIND_NOW"] = "1"  # once here, instead of in every keeper
     return WarmProgram((sys.executable, "-I", "-S", "-X", "utf8", str(SPAWNER)), tuple(env.items()))
-
-
-def _wait_readable(fd: int, end: float | None) -> bool:
-    """True once the descriptor is readable, False when the time `end` (monotonic) is over. poll: no limit on numbers."""
-    if fd < 0:
-        return False
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    while True:
-        left = 3600.0 if end is None else min(max(0.0, end - monotonic()), 3600.0)
-        if poll.poll(left * 1000):
-            return True
-        if end is not None and monotonic() >= end:
-            return False

@@ -147,8 +147,10 @@ def keep_tree(source: Path, target: Path, ignore: Sequence[str]) -> Literal["who
             if not selection.small or not _copied(selection, os.fsencode(target)):
                 copy_tree(str(source), str(target), small=False)
             return "whole"
-        selection.make_split_folders(os.fsencode(target))
-        copy_paths(str(source), str(target), selection.remaining())
+        with LANE:
+            selection.make_split_folders(os.fsencode(target))
+            remaining = selection.remaining()
+        copy_paths(str(source), str(target), remaining)
     except OSError as error:
         if error.errno == errno.EIO and target.is_dir():
             return "partial"  # cp has copied what it could read

@@ -4,6 +4,7 @@
 # (names need not be text, links are looked at and not followed: plain calls where Path would do more)
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 import stat
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
@@ -36,6 +38,8 @@ from pytest_codeprobe.sandboxes.trees import (
     remove_tree,
 )
 
+KEPT = 256  #: templates that are kept for trials to come
+KEPT_BYTES = 1 << 30  #: of their files
 #: one template at a time, so that threads don't hold each other up; not the lane of the trials, it can take long
 _MAKING = threading.Lock()
 
@@ -69,34 +73,58 @@ class Workspace(Protocol):
 
 
 class Template:
-    """A workspace as its sources make it, with its baseline repository. Never written again."""
+    """A workspace as its sources make it, with its baseline repository. Never written again; `size` in bytes."""
 
     def __init__(self, tree: Path, records: Records, entries: int, size: int) -> None:
-        self.tree, self.records = tree, records
+        self.tree, self.records, self.size = tree, records, size
         self.small = entries <= SMALL_FILES and size <= SMALL_BYTES
 
 
 class TemplateStore:
-    """The templates of one run in this process, each made at its first use. Its folder goes away with the last user of the store."""
+    """The templates of one run in this process, each made at its first use.
+
+    Those that were not asked for lately are given up, and their files go once no workspace uses them. The store's folder goes away
+    with its last user.
+    """
 
     def __init__(self, parent: Path) -> None:
         self._parent = parent
         self._lock = threading.Lock()
         self._folder: Path | None = None
         self._numbers = itertools.count(1)
-        self._locks: dict[str, threading.Lock] = {}
-        self._ready: dict[str, Template] = {}
+        self._locks: weakref.WeakValueDictionary[str, _Making] = weakref.WeakValueDictionary()
+        self._ready: OrderedDict[str, Template] = OrderedDict()  # the last one was asked for last
+        self._given_up: list[tuple[Path, weakref.ref[Template]]] = []
 
     def get(self, config: SandboxConfig) -> Template:
         """The template of these sources. CodeprobeError SANDBOX_FAILED if it can't be made; a later call tries again."""
-        key = json.dumps([config.git, [source.model_dump() for source in config.template_sources]], sort_keys=True)
+        key = _key(config)
         with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            template = self._ready.get(key)
+            if key in self._ready:
+                self._ready.move_to_end(key)
+                return self._ready[key]
+            making = self._locks.get(key) or _Making()
+            self._locks[key] = making
+        with making.lock:
+            with self._lock:
+                template = self._ready.get(key)
             if template is None:
-                template = self._ready[key] = self._make(config)
+                template = self._make(config)
+                with self._lock:
+                    self._ready[key] = template
+                self._tidy()
             return template
+
+    def _tidy(self) -> None:
+        with self._lock:
+            while len(self._ready) > KEPT or (len(self._ready) > 1 and sum(t.size for t in self._ready.values()) > KEPT_BYTES):
+                oldest = self._ready.popitem(last=False)[1]
+                self._given_up.append((oldest.tree, weakref.ref(oldest)))
+                del oldest
+            unused = {tree for tree, user in self._given_up if user() is None}
+            self._given_up = [pair for pair in self._given_up if pair[0] not in unused]
+        for tree in unused:
+            remove_tree(tree)
 
     def _make(self, config: SandboxConfig) -> Template:
         try:
@@ -122,6 +150,18 @@ class TemplateStore:
         except CodeprobeError:
             remove_tree(tree)
             raise
+
+
+class _Making:
+    """Held by those who wait for one template."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def _key(config: SandboxConfig) -> str:
+    sources = json.dumps([config.git, [source.model_dump() for source in config.template_sources]], sort_keys=True)
+    return hashlib.sha256(sources.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _remove_own(folder: Path, pid: int) -> None:

@@ -19,7 +19,8 @@ from pytest_codeprobe.trial.environment import session_environment
 
 MAX_LINE = 8 << 20  #: bytes of a line that a parser takes
 _CHUNK = 1 << 16
-_TICK = 0.05
+_TICK = 0.05  # seconds between two looks at a session that is saying something
+_IDLE_TICK = 0.25  # of one that is silent for long: many wait for their model at once
 GRACE = 5.0  #: seconds between TERM and KILL
 LINGER = 10.0  #: seconds that a CLI may stay after its final event
 OWN_END = 5.0  #: seconds in which a CLI may end its session itself, over a limit that it holds too
@@ -106,7 +107,8 @@ class Watch:
         if self._parser.final_seen:
             self._final_since = self._final_since or now
             return "final" if now - self._final_since > LINGER else None
-        return (self._provider(now) if self._agent.calls_model else None) or (self._over(now) if self._counts else None)
+        counts = self._counts and (read > 0 or self._over_since is not None)
+        return (self._provider(now) if self._agent.calls_model else None) or (self._over(now) if counts else None)
 
     def _provider(self, now: float) -> str | None:
         fault = self._parser.fault
@@ -237,13 +239,15 @@ class Session:
         reader = LineTail(self.stdout, parser)
         watch = Watch(self._agent, parser, self._request.trial.limits, self._request.context.clock)
         why: str | None = None
+        tick = _TICK
         try:
             while True:
                 read = reader.read()
+                tick = _TICK if read else min(_IDLE_TICK, tick * 1.25)
                 if why is None and (why := watch.look(read)):
                     self._log.info("session is stopped: %s", why)
                     process.stop(GRACE)
-                if read < _CHUNK and (ended := process.wait(_TICK)) is not None:
+                if read < _CHUNK and (ended := process.wait(tick)) is not None:
                     return ended, why
         finally:
             reader.finish()
