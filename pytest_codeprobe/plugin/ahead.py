@@ -13,14 +13,12 @@ import pytest
 from pytest_codeprobe.plugin.collect import TaskItem
 
 OURS = ("codeprobe_sandbox", "codeprobe_session", "codeprobe_score")
+FIXTURE_MODULE = "pytest_codeprobe.plugin.fixtures"
 #: a conftest.py that implements one of these can skip a task, or do something for it that its agent needs
 HOOKS = ("pytest_runtest_setup", "pytest_runtest_protocol", "pytest_pyfunc_call", "pytest_fixture_setup")
 #: attributes of pytest's namespace -> what was typed: these show or stop what happens in an item's own set-up
 FLAGS = {
-    "setupplan": "--setup-plan",
-    "setuponly": "--setup-only",
     "setupshow": "--setup-show",
-    "collectonly": "--collect-only",
     "usepdb": "--pdb",
     "trace": "--trace",
     "stepwise": "--stepwise",
@@ -59,7 +57,7 @@ class Ahead:
                 function = definition.func
                 module = getattr(function, "__module__", None) or ""
                 if name in OURS:
-                    if module != "pytest_codeprobe.plugin.fixtures":
+                    if module != FIXTURE_MODULE:
                         yield f"fixture {name}, overridden in {self._shown(module, function)}"
                 elif name not in self._allowed and (not self._is_installed(module) or id(_bare(function)) in self._imported):
                     yield f"fixture {name} of {self._shown(module, function)}"

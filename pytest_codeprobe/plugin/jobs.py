@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
 import itertools
 import queue
+import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -112,9 +116,16 @@ class _Loop:
             result = run.whole()
             return result
         finally:
-            if self._stops_early and (result is None or result.status in ("failed", "error")):
+            self._engine.slots.over()
+            if self._stops_early and self._may_fail(item, result):
                 item.holds = True
                 self._engine.slots.hold()  # until pytest has counted it: nothing may start after the last failure that is allowed
+
+    def _may_fail(self, item: TaskItem, result: TrialResult | None) -> bool:
+        """Whether pytest may count a failure: a pass too, where one was expected to fail."""
+        if result is None or result.status in ("failed", "error"):
+            return True
+        return result.status == "passed" and item.get_closest_marker("xfail") is not None
 
     # ---- in the main thread
     def run(self) -> None:
@@ -125,28 +136,35 @@ class _Loop:
             self._run_block(self._blocks.popleft())
         live = self._live
         live.build()
-        deleter = live.deleter = ThreadPoolExecutor(1, thread_name_prefix="codeprobe-delete")
-        try:
-            self._trials()
-        except BaseException as stop:
-            live.stop_trials("maxfail" if isinstance(stop, pytest.Session.Failed) else "interrupt")
-            raise
-        finally:
-            self._engine.close()
-            self._tell_rest()
-            live.deleter = None
-            deleter.shutdown()
+        with ThreadPoolExecutor(1, thread_name_prefix="codeprobe-delete") as deleter:
+            live.deleter = deleter
+            try:
+                self._trials()
+            except BaseException as stop:
+                live.stop_trials("maxfail" if isinstance(stop, pytest.Session.Failed) else "interrupt")
+                raise
+            finally:
+                try:
+                    self._engine.close()
+                    self._tell_rest()
+                finally:
+                    live.deleter = None
 
     def _trials(self) -> None:
         waiting = len(self._ahead)
         for _ in range(2 * self._live.jobs):  # each that begins submits one more
             self._submit_next()
+        told = 0  #: since the last block
         while waiting or self._blocks:
-            ready = bool(self._blocks) and self._blocks[0].place <= self._started
+            at_its_place = bool(self._blocks) and self._blocks[0].place <= self._started
+            ready = at_its_place and self._has_room(self._blocks[0])
             try:
+                if ready and told >= self._live.jobs:
+                    raise queue.Empty  # where trials end all the time, the place of an ordinary test would come last
                 done = self._done.get(block=not ready, timeout=_LOOK)
             except queue.Empty:
                 if ready:
+                    told = 0
                     self._run_block(self._blocks.popleft())
                 else:
                     self._look()
@@ -154,30 +172,51 @@ class _Loop:
             if done is None:
                 self._started += 1
             else:
-                waiting -= 1
+                waiting, told = waiting - 1, told + 1
                 self._protocol(done, None)
+        if 0 < self._engine.threads < min(self._live.jobs, len(self._ahead)):
+            self._live.warn(f"only {self._engine.threads} of {self._live.jobs} jobs ran at once: the system gave no more threads")
+
+    def _has_room(self, block: _Block) -> bool:
+        """Whether the block can begin: what runs a trial of its own needs a slot, and has it from here on."""
+        return not any(map(self._live.needs_slot, block.items)) or self._engine.slots.try_first()
 
     def _submit_next(self) -> None:
-        with self._submitting:
-            if (item := next(self._waiting, None)) is not None:
+        with self._submitting:  # to the end, or the next one could come first
+            item = next(self._waiting, None)
+            if item is None:
+                return
+            try:
                 self._engine.submit(item.trial).add_done_callback(_Callback(self._done, item))
+            except Exception:  # noqa: BLE001  # it is raised again in the item's own set-up
+                self._engine.slots.over()
+                self._done.put(None)
+                self._done.put(item)
 
     def _run_block(self, block: _Block) -> None:
-        for item, following in itertools.pairwise([*block.items, None]):
+        for number, (item, following) in enumerate(itertools.pairwise([*block.items, None])):
             assert item is not None
+            if number and self._engine.slots.held and self._live.needs_slot(item):
+                self._tell_rest()  # one of them may be the last failure that is allowed
+                self._look()
             self._protocol(item, following)
 
     def _protocol(self, item: pytest.Item, following: pytest.Item | None) -> None:
         self._left -= 1
         # pytest only asks the next item for its chain: the session keeps session fixtures and lets the rest be torn down
         following = following or (self._session if self._left else None)  # type: ignore[assignment]
-        try:
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        finally:
-            if isinstance(item, TaskItem) and item.holds and not (self._session.shouldfail or self._session.shouldstop):
-                item.holds = False
-                self._engine.slots.go_on()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         self._look()
+        if isinstance(item, TaskItem):
+            self._told(item)
+
+    def _told(self, item: TaskItem) -> None:
+        """pytest knows of it, and goes on."""
+        if item.node_id in self._ahead:
+            self._engine.slots.told()
+        if item.holds:
+            item.holds = False
+            self._engine.slots.go_on()
 
     def _look(self) -> None:
         """As pytest's own loop does after each item."""
@@ -187,14 +226,20 @@ class _Loop:
             raise self._session.Interrupted(self._session.shouldstop)
 
     def _tell_rest(self) -> None:
-        """Trials that had started when pytest was told to stop: what they cost is paid, so pytest reports what became of them."""
-        while True:
-            try:
-                item = self._done.get_nowait()
-            except queue.Empty:
-                return
-            if item is not None and item.run is not None:
-                _report(self._live, item)
+        """Report trials that are over without their fixtures. What they cost is paid, so pytest is told what became of them."""
+        over: list[TaskItem] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (item := self._done.get_nowait()) is None:
+                    self._started += 1
+                elif item.run is not None:
+                    over.append(item)
+        for item in over:
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for item in over:
+            self._left -= 1
+            _report(self._live, item)
+            self._told(item)
 
 
 class _Callback:
@@ -222,12 +267,15 @@ def _report(live: Live, item: TaskItem) -> None:
         protocol.conclude(item, record)
 
     def call() -> None:
-        if item.record is not None and item.record.status == "failed":
-            if item.head.xfail is not None:
-                pytest.xfail(item.head.xfail)
+        assert item.record is not None
+        mark = None if item.config.option.runxfail else item.get_closest_marker("xfail")
+        if item.record.status == "failed":
+            if mark is not None and issubclass(Unmet, mark.kwargs.get("raises") or Unmet):
+                pytest.xfail(mark.kwargs.get("reason") or "")
             raise Unmet
+        if mark is not None and mark.kwargs.get("strict", item.config.getini("xfail_strict")):
+            pytest.fail(f"[XPASS(strict)] {mark.kwargs.get('reason') or ''}", pytrace=False)
 
-    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for when, phase in (("setup", setup), ("call", call), ("teardown", lambda: protocol.delete(item))):
         info: pytest.CallInfo[None] = pytest.CallInfo.from_call(phase, when=when)  # type: ignore[arg-type]  # one of three words
         report = hook.pytest_runtest_makereport(item=item, call=info)
@@ -288,4 +336,13 @@ def _shared(item: pytest.Item) -> Iterable[object]:
                 yield definition, item.getparent(pytest.Module)
             elif definition.scope == "package":
                 yield definition, None
-    yield from (node for node in item.listchain() if isinstance(node, pytest.Package))  # it may have a setup_module() of its own
+    yield from (node for node in item.listchain() if isinstance(node, pytest.Package) and _sets_up(node.path / "__init__.py"))
+
+
+@functools.cache
+def _sets_up(module: Path) -> bool:
+    """Whether a package has a setup_module() or the like of its own, which pytest calls whenever it comes to the package."""
+    try:
+        return re.search(rb"(setup|teardown)_?module", module.read_bytes(), re.IGNORECASE) is not None
+    except OSError:
+        return False

@@ -198,6 +198,14 @@ class Live:
         """Whether pytest's set-up of its item would start it at all."""
         return not self.state.no_start and not self.broken and self.chosen(trial)
 
+    def needs_slot(self, item: pytest.Item) -> bool:
+        """Whether a trial will run in the item's own set-up."""
+        if isinstance(item, TaskItem):
+            return self.may_start(item) and not any(item.iter_markers("skip"))
+        from pytest_codeprobe.plugin.marked import MARKED
+
+        return item.stash.get(MARKED, None) is not None
+
     # ---- running
     @functools.cached_property
     def spawner(self) -> Spawner:

@@ -13,6 +13,7 @@ import pytest
 from pytest_codeprobe import sandboxes
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
+from pytest_codeprobe.plugin.ahead import FIXTURE_MODULE, OURS, fixture_definitions
 from pytest_codeprobe.plugin.checks import refuse_what_cannot_run
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
 from pytest_codeprobe.plugin.failure import failure_text, harness_text, told
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 #: what a criterion, an adapter or a sandbox of the user's says to pytest
 PASSES = (KeyboardInterrupt, pytest.exit.Exception, pytest.skip.Exception, pytest.fail.Exception, pytest.xfail.Exception)
-FIXTURES = ("codeprobe_sandbox", "codeprobe_session", "codeprobe_score")
 _PACKAGE = Path(__file__).parents[1]
 NO_START = "no agent starts under --setup-only and --setup-plan"
 
@@ -40,7 +40,6 @@ class TrialProtocol:
     def __init__(self, live: Live) -> None:
         self.live, self.state = live, live.state
         self._told = 0  #: how many of our warnings the controller knows
-        self._has_slot = False  #: the item in this thread holds one of the slots of --codeprobe-jobs
 
     # ---- the plan
     @pytest.hookimpl(tryfirst=True)  # before xdist's own: the plan is on disk when the controller hears of the collection
@@ -76,7 +75,8 @@ class TrialProtocol:
             try:
                 result = yield
             finally:
-                self._give_slot()
+                if self.live.engine is not None:
+                    self.live.engine.slots.give_first()
                 if (holder := _holder(item)) is not None:
                     holder.earlier = ()  # no rerun will follow
         if self.live.stops.is_raised("interrupt"):
@@ -179,7 +179,12 @@ class TrialProtocol:
             self._remove(item.nodeid, run)
 
     def _remove(self, node_id: str, run: TrialRun) -> None:
-        if left := run.delete():
+        try:
+            left = run.delete()
+        except Exception as error:  # noqa: BLE001  # of a sandbox of the project's own
+            self.live.warn(f"{node_id}: could not be deleted: {type(error).__name__}: {error}")
+            return
+        if left:
             self.live.warn(f"{node_id}: could not be deleted: {', '.join(left[:3])}")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: sees what pytest's xfail handling made of it
@@ -228,15 +233,9 @@ class TrialProtocol:
             return item.run
         if isinstance(item, TaskItem):
             item.ran_ahead = False
-        if self.live.engine is not None and not self._has_slot:
-            self.live.engine.slots.take_first()
-            self._has_slot = True
+        if self.live.engine is not None and self.live.needs_slot(item):
+            self.live.engine.slots.take_first()  # at once, or for a rerun
         return None
-
-    def _give_slot(self) -> None:
-        if self.live.engine is not None and self._has_slot:
-            self._has_slot = False
-            self.live.engine.slots.give()
 
     def new_run(self, item: pytest.Item) -> TrialRun:
         """A new life of the trial; a rerun of pytest-rerunfailures uses the same item again and is a further attempt."""
@@ -368,11 +367,8 @@ def _phase_of(item: pytest.Item, record: TrialResult) -> Literal["setup", "call"
 
 def _overridden(item: pytest.Item) -> bool:
     """Whether one of our fixtures comes from somewhere else for this item."""
-    from pytest_codeprobe.plugin import fixtures
-
-    info = getattr(item, "_fixtureinfo", None)
-    definitions = getattr(info, "name2fixturedefs", {})
-    return any(d.func.__module__ != fixtures.__name__ for name in FIXTURES for d in definitions.get(name, ()))
+    found = fixture_definitions(item)
+    return any(d.func.__module__ != FIXTURE_MODULE for name in OURS for d in found.get(name, ()))
 
 
 def _properties(item: pytest.Item, record: TrialResult) -> None:

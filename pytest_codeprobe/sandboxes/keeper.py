@@ -124,9 +124,12 @@ class Spawner:
 
     def _loaded(self, program: WarmProgram) -> Spawner | None:
         """The one whose commands are forks of the program; None where there are too many of these already."""
-        if program not in self._warm and len(self._warm) >= _WARM_PROGRAMS:
-            return None
-        return self._warm.setdefault(program, Spawner(tuple(self._watch), namespaces=self._namespaces, program=program))
+        with self._lock:
+            if program not in self._warm:
+                if len(self._warm) >= _WARM_PROGRAMS:
+                    return None
+                self._warm[program] = Spawner(tuple(self._watch), namespaces=self._namespaces, program=program)
+            return self._warm[program]
 
     def close(self) -> None:
         """End every tree that is still there and the spawner; waits up to 12 s. A later start makes a new one."""

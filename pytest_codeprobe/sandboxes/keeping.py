@@ -167,11 +167,13 @@ def _make_place(target: Path) -> None:
 
 
 def _copied(selection: _Selection, target: bytes) -> bool:
-    """False where something can't be read: `cp` goes on behind it, and then complains."""
+    """False where something can't be read or named: `cp` goes on behind it, and then complains."""
     try:
         with LANE:
             selection.copy(target)
-    except PermissionError:
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):
+            raise
         return False
     return True
 

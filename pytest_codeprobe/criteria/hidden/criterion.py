@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar, Literal
@@ -22,8 +22,8 @@ from pytest_codeprobe.criteria.hidden.layout import (
     lay_beside,
     lay_over,
     stdlib_conflicts,
-    syntax_error,
     top_names,
+    unparsed,
 )
 from pytest_codeprobe.model.base import Float, Int, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
@@ -44,6 +44,14 @@ def missing(name):
     except (ImportError, ValueError):
         return True
 print(*filter(missing, sys.argv[1:]), sep="\\n")
+"""
+_PARSE = """
+import ast, pathlib, sys
+for file in map(pathlib.Path, sys.argv[1:]):
+    try:
+        ast.parse(file.read_bytes(), file.name)
+    except (SyntaxError, ValueError) as error:
+        sys.exit(print(f"{file.name}: {error}") or 1)
 """
 _CANARY = """import unittest
 import pytest
@@ -106,8 +114,8 @@ class HiddenTests(Criterion):
         """
         python = self._interpreter(grading)
         paths = self._paths(grading)
-        if self.python is None and (problem := syntax_error(paths)):
-            raise broken(f"a hidden test does not parse: {problem}")
+        if self.python is None and (files := unparsed(paths)):
+            self._check_syntax(grading, python, files)
         if names := stdlib_conflicts(grading.workspace, paths):
             raise broken(f"the hidden tests import {', '.join(names)}, which the workspace and the standard library both have")
         if not self.requires:
@@ -121,6 +129,19 @@ class HiddenTests(Criterion):
             raise broken(f"{python} could not say whether it has {', '.join(self.requires)}", result.stderr)
         if missing := result.stdout.split():
             raise broken(f"the hidden tests need {', '.join(missing)}, which {python} does not have")
+
+    def _check_syntax(self, grading: Grading, python: str, files: Sequence[Path]) -> None:
+        """Ask a process of its own, in which no warning is an error."""
+        command = Command(
+            argv=[python, "-I", "-W", "ignore", "-c", _PARSE, *map(str, files)],
+            env=self._environment(grading, python, grading.workspace, []),
+        )
+        try:
+            result = grading.run(command, timeout=60.0)
+        except OSError as error:
+            raise broken(f"{python} could not be started: {error}") from error
+        if result.exit.status != 0:
+            raise broken(f"a hidden test does not parse: {result.stdout.strip()}", result.stderr)
 
     def evaluate(self, grading: Grading) -> Score:
         """The share of the tests that passed; 0 if anything changed the run. CodeprobeError VERIFIER_FAILED, Stopped."""
