@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -413,3 +415,36 @@ def test_a_sandbox_that_cannot_be_deleted_is_a_warning(project: Project, mode: s
     run = project.run("tasks", AGENT, mode=mode).assert_consistent()
     assert (run.code, run.statuses) == (0, {"t": "passed"})
     assert any("could not be deleted: RuntimeError: still in use" in w for w in run.envelope["warnings"])
+
+
+ESCAPES = """
+import threading, time, warnings
+import pytest
+
+def test_warns():
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        with pytest.warns(UserWarning, match="mine"):
+            warnings.warn("mine", UserWarning)
+"""
+
+
+def test_warnings_of_an_ordinary_test_are_its_own(project: Project) -> None:
+    """Graders in threads beside it change no warning filters; and a hidden test about which the parser warns is none that is broken."""
+    project.write("tests/test_warns.py", ESCAPES)
+    project.write("tasks/hidden/test_it.py", "def test_it():\n    assert '\\d' != open('out.txt').read()\n")
+    criteria = [{"type": "pytest", "paths": ["hidden"]}]
+    for n in range(6):
+        project.task(f"t{n}", agent=scripted(WRITE), success_criteria=criteria)
+    run = project.run("tasks", "tests", AGENT, "--codeprobe-jobs=4", "-W", "error").assert_consistent()
+    assert run.code == 0, run.output[-3000:]
+    assert set(run.statuses.values()) == {"passed"}
+
+
+def test_nobody_changes_warning_filters_in_pytests_process() -> None:
+    """warnings.catch_warnings() is for one thread only."""
+    package = Path(__file__).resolve().parents[1] / "pytest_codeprobe"
+    files = [p for p in package.rglob("*.py") if "children" not in p.parts]
+    assert len(files) > 100
+    calls = {p.name for p in files for n in ast.walk(ast.parse(p.read_text())) if getattr(n, "attr", "") == "catch_warnings"}
+    assert calls == set()

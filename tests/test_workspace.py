@@ -648,6 +648,17 @@ def test_a_tree_deeper_than_a_path_may_be_long(bench: Bench, short_stack: int) -
         assert trees.remove_tree(left) == []
 
 
+def test_a_small_tree_deeper_than_a_path_may_be_long(bench: Bench) -> None:
+    """A few folders with long names are enough; they are no trouble of the harness's."""
+    space, folder = bench.ready({b"a": ("file", b"1\n", False)})
+    dig(folder, 25, "n" * 200)
+    listed(space)
+    assert space.keep(bench.folder / "kept", ()) == "partial"
+    assert (bench.folder / "kept" / "a").read_bytes() == b"1\n"
+    for left in (folder, bench.folder / "kept"):
+        assert trees.remove_tree(left) == []
+
+
 def test_delete_follows_no_link_and_tells_what_is_left(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
