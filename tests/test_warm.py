@@ -486,3 +486,23 @@ def test_a_run_forks_its_hidden_tests_and_leaves_nothing(project: Project, mode:
     run = project.run("tasks", "--codeprobe-agent=scripted", mode=mode)
     assert run.statuses == {"t0": "failed", "t1": "passed", "t2": "passed"}, run.output
     assert [p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if watches(p, run.process.pid)] == []  # noqa: PTH208
+
+
+def test_what_is_installed_later_is_there(tmp_path: Path) -> None:
+    """A pre_run may install something where the hidden tests run; their interpreter reads its `.pth` files when it starts."""
+    venv, late = tmp_path / "venv", tmp_path / "late"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    late.mkdir()
+    (late / "arrived.py").write_text("N = 1\n")
+    case = Case(hidden=hidden("import calc\ndef test_a(): assert True\n"), fields={"python": str(venv / "bin" / "python")})
+    criterion, grading = prepare(tmp_path / "before", case)
+    assert criterion.evaluate(grading).value == 1
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site / "late.pth").write_text(f"{late}\n")
+    case = Case(
+        hidden=hidden("import calc, arrived\ndef test_a(): assert arrived.N == 1\n"), fields={"python": str(venv / "bin" / "python")}
+    )
+    criterion, grading = prepare(tmp_path / "after", case)
+    score = criterion.evaluate(grading)
+    assert score.value == 1, score
+    assert forked(grading) == [True, False]

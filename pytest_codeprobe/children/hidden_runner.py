@@ -302,12 +302,29 @@ def load() -> None:
         importlib.import_module(name)
 
 
+INSTALLED: dict[str, int] = {}  #: folders that packages are installed in -> when they last changed; of a process that prepare() was called in
+
+
+def look_at_installed() -> dict[str, int]:
+    """Where packages are installed and `.pth` files are read, with the time of the last change in nanoseconds."""
+    found = {}
+    for folder in sys.path:
+        if not folder.endswith(("site-packages", "dist-packages")):
+            continue  # a project that is installed as it lies, whose top changes all the time
+        try:
+            found[folder] = pathlib.Path(folder).stat().st_mtime_ns
+        except OSError:
+            continue  # a zip, or not there
+    return found
+
+
 def prepare() -> None:
     """What every run does before it knows what it runs; for warm.py, which calls this once. RuntimeError if it fails.
 
     pytest runs one file of ours, since code that has run before runs faster, with no plugins but its own, since what others keep
     of a run is not known. Then it takes its first step for the run to come.
     """
+    INSTALLED.update(look_at_installed())
     load()
     list(importlib.metadata.distributions())
     before = set(sys.modules)
@@ -344,7 +361,9 @@ def take_first_step(internals: Any) -> None:
 
 
 def main() -> None:
-    """Run pytest once; the rest is records."""
+    """Run pytest once; the rest is records. A fork that is older than what is installed ends: a new process will read its `.pth` files."""
+    if INSTALLED and look_at_installed() != INSTALLED:
+        os._exit(1)
     job, send = connect()
     load()
     read_sources(job, send)
