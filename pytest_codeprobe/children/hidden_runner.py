@@ -302,7 +302,7 @@ def load() -> None:
         importlib.import_module(name)
 
 
-INSTALLED: dict[str, int] = {}  #: folders that packages are installed in -> when they last changed; of a process that prepare() was called in
+INSTALLED: dict[str, int] = {}  #: folders that packages are installed in -> when they last changed, as of prepare()
 
 
 def look_at_installed() -> dict[str, int]:
