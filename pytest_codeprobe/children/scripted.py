@@ -10,17 +10,18 @@ Standard library only; run by path (`python -I -S scripted.py`). Says what it do
     {"event": "end", "status": 0}
 """
 
+# ruff: noqa: PTH103, PTH108, PTH112, PTH114, PTH120, PTH123
+# (starts for every session: what is not needed is not imported, and pathlib never)
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _OUTPUT = 64 << 10  # bytes of a command's output that are reported, half from its begin and half from its end
 _DRAIN_SECONDS = 1.0  # for output that is still in the pipe when the command has ended
@@ -30,6 +31,8 @@ class _Output:
     """Reads a pipe for as long as anybody writes to it, and keeps both ends of what came."""
 
     def __init__(self, descriptor: int) -> None:
+        import threading
+
         self._descriptor = descriptor
         self._head = bytearray()
         self._tail = bytearray()
@@ -63,23 +66,28 @@ def _emit(event: str, **fields: Any) -> None:
 
 
 def _write(arguments: dict[str, Any]) -> tuple[str, bool]:
-    path = Path(arguments["path"])
+    path = arguments["path"].rstrip("/") or "/"
     content = arguments["content"].encode("utf-8", "surrogatepass")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(content)
     return f"{len(content)} bytes written to {path}", False
 
 
 def _delete(arguments: dict[str, Any]) -> tuple[str, bool]:
-    path = Path(arguments["path"])
-    if path.is_dir() and not path.is_symlink():
+    path = arguments["path"].rstrip("/") or "/"
+    if os.path.isdir(path) and not os.path.islink(path):
+        import shutil
+
         shutil.rmtree(path)
     else:
-        path.unlink()
+        os.unlink(path)
     return f"{path} deleted", False
 
 
 def _run(arguments: dict[str, Any]) -> tuple[str, bool]:
+    import subprocess
+
     reader, writer = os.pipe()
     output = _Output(reader)
     try:
@@ -97,7 +105,7 @@ def _call(number: int, tool: str, arguments: dict[str, Any]) -> None:
     _emit("call", id=str(number), tool=tool, arguments=arguments)
     try:
         content, failed = _TOOLS[tool](arguments)
-    except (OSError, ValueError, shutil.Error) as error:  # ValueError: a NUL in a path or a command
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a path or a command; shutil's errors are OSErrors
         content, failed = f"{type(error).__name__}: {error}", True
     _emit("result", id=str(number), content=content, failed=failed)
 
