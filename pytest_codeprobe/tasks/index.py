@@ -27,6 +27,8 @@ from pytest_codeprobe.tasks.paths import PathProblem, Places, Sought
 
 _MAGIC = b"codeprobe task index 1"
 _KEPT = 6  #: files in the folder, of different configurations (agents, drivers, versions)
+#: of this package, what decides whether a task is valid and what its trials are
+_PARTS = ("agents", "criteria", "model", "sandboxes", "tasks")
 #: packages whose release decides what is valid in a task
 _DEPENDENCIES = ("pydantic", "pydantic_core", "yaml", "regex", "jsonschema", "jmespath")
 
@@ -43,9 +45,9 @@ def fingerprint(facts: Any) -> str:
 
 
 def _code() -> Iterator[tuple[str, int, int]]:
-    """Name, size and time of each file of this package: it may be installed so that it can be edited."""
+    """Name, size and time of each file of this package that has a say in it: it may be installed so that it can be edited."""
     package = Path(__file__).parents[1]
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(path for part in _PARTS for path in (package / part).rglob("*.py")):
         found = path.stat()
         yield path.relative_to(package).as_posix(), found.st_size, found.st_mtime_ns
 
