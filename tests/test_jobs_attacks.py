@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -218,7 +219,7 @@ def test_a_run_dir_that_is_deleted_can_still_be_interrupted(project: Project, mo
 
 
 def files(limit: str) -> tuple[str, ...]:
-    """A prefix for a command line that may have 200 files open: `-Sn`, as long as it does not ask for more, or `-n`, whatever it asks for."""
+    """A prefix for a command line that may have 200 files open: with `-Sn` until it asks for more, with `-n` for good."""
     return ("sh", "-c", 'ulimit "$0" 200; exec "$@"', limit)
 
 
@@ -246,3 +247,47 @@ def test_more_jobs_than_may_have_files_open_are_refused(project: Project) -> Non
     assert listed.code == 0
     as_told = project.start("tasks", AGENT, "--codeprobe-jobs=8", prefix=files("-n")).wait()
     assert (set(as_told.statuses.values()), as_told.code) == ({"passed"}, 0)
+
+
+FEW_THREADS = """
+import threading
+start = threading.Thread.start
+def few(self):
+    if self.name.startswith("codeprobe-") and self.name != "codeprobe-follower":
+        if sum(t.name.startswith("codeprobe-trial") for t in threading.enumerate()) >= {number}:
+            raise RuntimeError("can't start new thread")
+    start(self)
+threading.Thread.start = few
+"""
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_fewer_threads_than_jobs(project: Project, number: int) -> None:
+    """A limit on processes counts threads too: it goes on with those that there are, without any in pytest's own."""
+    project.write("conftest.py", FEW_THREADS.format(number=number))
+    project.write("ztests/test_it.py", "def test_it(): pass\n")
+    for name in "abcdefgh":
+        project.task(name, agent=scripted(WRITE))
+    run = project.run("tasks", "ztests", AGENT, "--codeprobe-jobs=3").assert_consistent()
+    assert (run.statuses, run.code) == (dict.fromkeys("abcdefgh", "passed"), 0)
+    assert (f"only {number} of 3 jobs ran at once" in str(run.envelope["warnings"])) == (number > 0)
+    assert_left_clean(run)
+
+
+# ---- code that hangs
+
+
+@pytest.mark.parametrize("mode", ["plain", "jobs"])
+def test_a_third_signal_waits_for_nothing(project: Project, mode: str) -> None:
+    """No signal ends Python code in a thread, or a trial in its stages: the first two are in vain where own code hangs."""
+    fill(project, ("criterion", f"import pathlib, time; pathlib.Path({str(project.marks / 'hangs')!r}).touch(); time.sleep(600)"))
+    run = project.start("tasks", AGENT, mode=mode)
+    run.wait_for("hangs")
+    for _ in range(3):
+        run.signal(signal.SIGINT)
+        time.sleep(0.3)  # a person's presses
+    run.wait(20).assert_consistent()
+    assert run.code == 2
+    record = run.finished["x-criterion-00"]
+    assert (record["status"], record["reason"]) == ("not_run", "interrupted")
+    none_within(lambda: trial_processes(project) + harness_processes(run), 10)

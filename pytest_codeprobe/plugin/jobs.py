@@ -145,10 +145,12 @@ class _Loop:
                 raise
             finally:
                 try:
-                    self._engine.close()
-                    self._tell_rest()
+                    self._engine.close()  # a third signal breaks this off
                 finally:
-                    live.deleter = None
+                    try:
+                        self._tell_rest()
+                    finally:
+                        live.deleter = None
 
     def _trials(self) -> None:
         waiting = len(self._ahead)
