@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import signal
+import time
 from typing import Any
 
 import pytest
 
 from tests.front_door import Project, Run, scripted
-from tests.process_watch import harness_processes, none_within, private_folders, trial_processes
+from tests.process_watch import harness_processes, none_within, private_folders, trial_processes, whole_lines
 
 AGENT = "--codeprobe-agent=scripted"
 WRITE = {"write": {"path": "out.txt", "content": "x"}}
@@ -173,3 +177,117 @@ def test_an_ordinary_test_that_changes_the_process(project: Project, deed: str) 
     run.assert_consistent()
     assert (set(run.statuses.values()), run.code) == ({"passed"}, 0), run.output
     assert_left_clean(run)
+
+
+def test_an_ordinary_test_that_leaves(project: Project) -> None:
+    """os._exit() in the middle of everything: as kill -9, nothing lives on, and the next run takes away what is left."""
+    held(project, 3, 0)
+    test = DOING.format(marks=str(project.marks), held=3, all=0, runs="", deed="os._exit(7)")
+    project.write("ztests/test_it.py", test)
+    run = project.start("tasks", "ztests", AGENT, "--codeprobe-jobs=3")
+    run.wait()
+    assert run.code == 7
+    none_within(lambda: trial_processes(project) + harness_processes(run), 10)
+    assert not [e for e in whole_lines(run) if e["event"] == "trial_finished"]
+    assert not list(run.folder.glob("trials/*/*/*/result.json"))
+    (project.marks / "go").touch()
+    again = project.run("tasks", AGENT, "--codeprobe-jobs=3").assert_consistent()
+    assert set(again.statuses.values()) == {"passed"}
+    assert private_folders(project) == []
+
+
+@pytest.mark.parametrize("mode", ["plain", "jobs"])
+def test_a_run_dir_that_is_deleted_can_still_be_interrupted(project: Project, mode: str) -> None:
+    """The stop flag makes its place anew; what is lost is said."""
+    wait = f"trap '' TERM; touch {project.marks}/held-$0; sleep 600; : {project.mark_text}"
+    for name in ("a", "b"):
+        project.task(name, agent=scripted({"run": wait.replace("$0", name)}))
+    run = project.start("tasks", AGENT, "--codeprobe-json", f"--codeprobe-run-dir={project.scratch}/run", mode=mode)
+    run.wait_for("held-*", 1 if mode == "plain" else 2)
+    shutil.rmtree(project.scratch / "run")
+    run.signal(signal.SIGINT)
+    none_within(lambda: trial_processes(project), 8)
+    run.wait(12)
+    (envelope,) = run.lines
+    assert (run.code, envelope["exit_code"]) == (2, 2)
+    assert {(r["status"], r["reason"]) for r in envelope["data"]["results"]} == {("not_run", "interrupted")}
+    assert "events.ndjson: was deleted" in json.dumps(envelope["errors"])
+    assert_left_clean(run)
+
+
+# ---- too little of something
+
+
+def files(limit: str) -> tuple[str, ...]:
+    """A prefix for a command line that may have 200 files open: with `-Sn` until it asks for more, with `-n` for good."""
+    return ("sh", "-c", 'ulimit "$0" 200; exec "$@"', limit)
+
+
+def test_files_are_made_room_for(project: Project) -> None:
+    """In pytest's own process; a session has the limit that pytest had."""
+    for number in range(20):
+        project.task(f"t{number}", agent=scripted({"run": f"ulimit -n >out.txt; sleep 0.5; : {number}"}))
+    run = project.start("tasks", AGENT, "--codeprobe-jobs=20", prefix=files("-Sn")).wait()
+    run.assert_consistent()
+    assert (set(run.statuses.values()), run.code) == ({"passed"}, 0)
+    assert {p.read_text() for p in run.folder.glob("trials/*/*/*/artifacts/out.txt")} == {"200\n"}
+
+
+def test_more_jobs_than_may_have_files_open_are_refused(project: Project) -> None:
+    """Before anything is paid; as many as there are trials are needed, not as many as were asked for."""
+    for number in range(20):
+        project.task(f"t{number}", agent=scripted(WRITE))
+    run = project.start("tasks", AGENT, "--codeprobe-jobs=64", "--codeprobe-json", prefix=files("-n")).wait()
+    (error,) = run.assert_pure(events=False)["errors"]
+    assert (run.code, error["code"]) == (4, "USAGE_ERROR")
+    assert "20 trials at once need 340 open files" in error["message"]
+    assert "--codeprobe-jobs 8" in error["remediation"]
+    assert not run.wrote
+    listed = project.start("tasks", AGENT, "--codeprobe-jobs=64", "--collect-only", prefix=files("-n")).wait()
+    assert listed.code == 0
+    as_told = project.start("tasks", AGENT, "--codeprobe-jobs=8", prefix=files("-n")).wait()
+    assert (set(as_told.statuses.values()), as_told.code) == ({"passed"}, 0)
+
+
+FEW_THREADS = """
+import threading
+start = threading.Thread.start
+def few(self):
+    if self.name.startswith("codeprobe-") and self.name != "codeprobe-follower":
+        if sum(t.name.startswith("codeprobe-trial") for t in threading.enumerate()) >= {number}:
+            raise RuntimeError("can't start new thread")
+    start(self)
+threading.Thread.start = few
+"""
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_fewer_threads_than_jobs(project: Project, number: int) -> None:
+    """A limit on processes counts threads too: it goes on with those that there are, without any in pytest's own."""
+    project.write("conftest.py", FEW_THREADS.format(number=number))
+    project.write("ztests/test_it.py", "def test_it(): pass\n")
+    for name in "abcdefgh":
+        project.task(name, agent=scripted(WRITE))
+    run = project.run("tasks", "ztests", AGENT, "--codeprobe-jobs=3").assert_consistent()
+    assert (run.statuses, run.code) == (dict.fromkeys("abcdefgh", "passed"), 0)
+    assert (f"only {number} of 3 jobs ran at once" in str(run.envelope["warnings"])) == (number > 0)
+    assert_left_clean(run)
+
+
+# ---- code that hangs
+
+
+@pytest.mark.parametrize("mode", ["plain", "jobs"])
+def test_a_third_signal_waits_for_nothing(project: Project, mode: str) -> None:
+    """No signal ends Python code in a thread, or a trial in its stages: the first two are in vain where own code hangs."""
+    fill(project, ("criterion", f"import pathlib, time; pathlib.Path({str(project.marks / 'hangs')!r}).touch(); time.sleep(600)"))
+    run = project.start("tasks", AGENT, mode=mode)
+    run.wait_for("hangs")
+    for _ in range(3):
+        run.signal(signal.SIGINT)
+        time.sleep(0.3)  # a person's presses
+    run.wait(20).assert_consistent()
+    assert run.code == 2
+    record = run.finished["x-criterion-00"]
+    assert (record["status"], record["reason"]) == ("not_run", "interrupted")
+    none_within(lambda: trial_processes(project) + harness_processes(run), 10)

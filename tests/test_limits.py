@@ -270,6 +270,35 @@ def test_interrupt_where_no_flag_can_be_raised(project: Project, mode: str, smal
     assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
 
 
+@pytest.mark.parametrize("where", ["trials", "run dir"])
+def test_many_trials_on_a_full_disk(project: Project, small_disk: Path, where: str) -> None:
+    """Each is what it can be; the disk's trouble is said as such, and it is no end of the run."""
+    args = []
+    if where == "trials":
+        project.environment["TMPDIR"] = str(small_disk)
+    else:
+        args.append(f"--codeprobe-run-dir={small_disk}/run")
+    for number in range(24):
+        command = f"head -c 1500000 /dev/urandom >fill; sleep 0.{number % 3}; echo x >out.txt"
+        project.task(
+            f"t{number:02}", agent=scripted({"run": command}), success_criteria=[{"type": "run_command", "command": "grep x out.txt"}]
+        )
+    run = project.run("tasks", "--codeprobe-agent=scripted", "--codeprobe-jobs=8", "--codeprobe-json", *args)
+    assert "INTERNALERROR" not in run.output
+    (envelope,) = run.lines
+    assert envelope["exit_code"] == run.code
+    results = envelope["data"]["results"]
+    assert len(results) == 24
+    ends = {(r["status"], r["code"]) for r in results}
+    assert ends <= {("passed", None), ("failed", None), ("error", "SANDBOX_FAILED")}
+    assert ("error", "SANDBOX_FAILED") in ends
+    assert all("No space left" in r["reason"] for r in results if r["status"] == "error")
+    told = [json.loads(line) for line in (run.folder / "events.ndjson").read_text().splitlines()]
+    assert [e["seq"] for e in told] == list(range(len(told)))  # whole lines, as far as there was room
+    run.assert_nothing_left()
+    assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
+
+
 def test_run_dir_without_any_room(project: Project, mode: str, small_disk: Path) -> None:
     """Not even events and results can be written: no INTERNALERROR, a plain reason, and the next run works."""
     (small_disk / "ballast").write_bytes(bytes((8 << 20) - 32768))

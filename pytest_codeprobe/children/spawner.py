@@ -194,8 +194,10 @@ class Spawner:
     def start(self, fds: list[int], stop_dir: str) -> None:
         try:
             pid = fork(self.namespaces)
-        except OSError:
-            return  # the caller closes the command's socket, which tells the owner
+        except OSError as error:  # no more processes: the owner hears of it as from a keeper
+            message = {"event": "error", "errno": error.errno, "text": str(error), "filename": None}
+            os.write(fds[0], json.dumps(message).encode() + b"\n")
+            return
         if pid == 0:
             self.go_on(fds)
         self.keepers[pid] = stop_dir

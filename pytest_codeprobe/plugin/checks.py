@@ -9,6 +9,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.plugin.collect import HasTrial
 from pytest_codeprobe.plugin.refusal import refused
 from pytest_codeprobe.run.folder import prepare_place
+from pytest_codeprobe.sandboxes.openfiles import make_room
 from pytest_codeprobe.tasks.availability import check_driver
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def refuse_other_hosts(live: Live) -> None:
 
 
 def refuse_what_cannot_run(live: Live, trials: Sequence[HasTrial]) -> None:
-    """Once all is collected: options that are wrong, and `codeprobe run` without any agent."""
+    """Once all is collected: options that are wrong, `codeprobe run` without any agent, more jobs than may have files open."""
     error = live.fault
     if live.state.options.console and not live.state.no_plan and error is None:
         waiting = [t for t in trials if t.skip_reason is None]
@@ -60,5 +61,10 @@ def refuse_what_cannot_run(live: Live, trials: Sequence[HasTrial]) -> None:
                 f"no agent is chosen for {len(waiting)} task{'s' * (len(waiting) != 1)}",
                 remediation=f"Pass --agent NAME, one of: {', '.join(sorted(live.registry.agents))}.",
             )
+    if error is None and live.jobs > 1 and not live.state.no_plan:
+        try:
+            make_room(min(live.jobs, sum(t.skip_reason is None and live.may_start(t) for t in trials)))
+        except CodeprobeError as no_room:
+            error = no_room
     if error is not None:
         raise refused(error) from error

@@ -64,7 +64,7 @@ class Interrupts:
             self.session.shouldstop = "interrupted"  # pytest's own loop, or the worker's, ends after this item
         # An idle worker must not raise: xdist would replace it as crashed; its controller wakes and ends it.
         idle = self._depth == 0 and not self.busy() and not self._worker and not self.raised and not self.ending
-        held_up = self.ordinary or (self._worker and self.collecting)
+        held_up = self.ordinary or (self._worker and self.collecting) or (self.count > 2 and not self._worker)
         if (held_up or idle or not told) and not self.ending:
             self.raised = True
             raise KeyboardInterrupt

@@ -145,10 +145,12 @@ class _Loop:
                 raise
             finally:
                 try:
-                    self._engine.close()
-                    self._tell_rest()
+                    self._engine.close()  # a third signal breaks this off
                 finally:
-                    live.deleter = None
+                    try:
+                        self._tell_rest()
+                    finally:
+                        live.deleter = None
 
     def _trials(self) -> None:
         waiting = len(self._ahead)
@@ -173,6 +175,8 @@ class _Loop:
                 self._started += 1
             else:
                 waiting, told = waiting - 1, told + 1
+                if not done.ahead:  # no thread took it, and so none has submitted the next one
+                    self._submit_next()
                 self._protocol(done, None)
         if 0 < self._engine.threads < min(self._live.jobs, len(self._ahead)):
             self._live.warn(f"only {self._engine.threads} of {self._live.jobs} jobs ran at once: the system gave no more threads")

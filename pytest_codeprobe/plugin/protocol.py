@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Generator
@@ -174,9 +175,10 @@ class TrialProtocol:
         if isinstance(holder, TaskItem):
             holder.forget_trial()
         if self.live.deleter is not None:
-            self.live.deleter.submit(self._remove, item.nodeid, run)
-        else:
-            self._remove(item.nodeid, run)
+            with contextlib.suppress(RuntimeError):  # the system gives no more threads
+                self.live.deleter.submit(self._remove, item.nodeid, run)
+                return
+        self._remove(item.nodeid, run)
 
     def _remove(self, node_id: str, run: TrialRun) -> None:
         try:

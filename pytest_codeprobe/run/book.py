@@ -92,11 +92,14 @@ class EventLog:
 
     def _append(self, data: bytes) -> None:
         """After a line that did not fit nothing follows: the file is whole up to there."""
+        written = 0
         try:
-            while data and self.trouble is None:
-                data = data[os.write(self._fd, data) :]
+            while written < len(data) and self.trouble is None:
+                written += os.write(self._fd, data[written:])
         except OSError as error:
             self.trouble = error
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
 
     def is_there(self) -> bool:
         """Whether the file still is the one that was begun."""

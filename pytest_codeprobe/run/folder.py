@@ -36,12 +36,10 @@ class RunFolder:
 
         USAGE_ERROR where there is no room for it, or the folder is another run's: nothing has started yet.
         """
-        part = self.path / f".plan.{os.getpid()}.{secrets.token_hex(4)}"
         try:
             self.spool.mkdir(parents=True, exist_ok=True)
             self.stop.mkdir(exist_ok=True)  # now: a flag must also find its place on a disk that is full by then
-            part.write_text(json.dumps(plan, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
-            os.link(part, self.plan_file)
+            write_whole(self.plan_file, json.dumps(plan, indent=1, ensure_ascii=True) + "\n", replace=False)
         except FileExistsError:
             other = self.read_plan()
             if other is not None and other["run_id"] != plan["run_id"]:
@@ -57,8 +55,6 @@ class RunFolder:
                 f"run directory {self.path}: {error.strerror}",
                 remediation="Free disk space, or choose another place with --codeprobe-run-dir.",
             ) from error
-        finally:
-            part.unlink(missing_ok=True)
         return True
 
     def read_plan(self) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessExit, ProcessLimits, Role, WarmProgram
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.changes import MAX_FILE_BYTES
+from pytest_codeprobe.sandboxes.openfiles import limits_of_start
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import failed, open_regular, remove_tree
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
@@ -104,7 +105,7 @@ class BaseSandbox:
 
     def rlimits(self) -> Mapping[str, tuple[int, int]]:
         """Limits that every process here gets; a command's own come on top."""
-        return {"CORE": (0, 0)}
+        return {"CORE": (0, 0), **limits_of_start()}
 
     def make_workspace(self) -> tuple[Workspace, Path]:
         """How this workspace is laid out and compared, and the template it is made from."""

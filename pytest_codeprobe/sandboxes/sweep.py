@@ -9,6 +9,7 @@ only if name, mark and user fit and its owner is certainly gone; in doubt it sta
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -51,11 +52,16 @@ def new_folder(parent: Path) -> Path:
     except FileNotFoundError:
         parent.mkdir(parents=True, exist_ok=True)
         os.mkdir(folder, 0o700)
-    fd = os.open(f"{folder}/{MARK}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, mark)
-    finally:
-        os.close(fd)
+        fd = os.open(f"{folder}/{MARK}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(fd, mark) < len(mark):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
+        finally:
+            os.close(fd)
+    except OSError:
+        remove_tree(Path(folder))  # without its mark nobody would ever
+        raise
     return Path(folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -24,6 +25,7 @@ _IDLE_TICK = 0.25  # of one that is silent for long: many wait for their model a
 GRACE = 5.0  #: seconds between TERM and KILL
 LINGER = 10.0  #: seconds that a CLI may stay after its final event
 OWN_END = 5.0  #: seconds in which a CLI may end its session itself, over a limit that it holds too
+_NO_ROOM = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ECHILD)  # of this machine, whatever is to be started
 _TAIL = 16_000  # bytes; the record cuts it once it is redacted
 
 
@@ -233,7 +235,8 @@ class Session:
             start = Command(argv=command.argv, env=environment, stdin=command.stdin)
             return request.sandbox.start(start, role="session", stdout=self.stdout, stderr=self.stderr, limits=limits)
         except OSError as error:
-            raise CodeprobeError("AGENT_CRASHED", f"{command.argv[0]} could not be started: {error.strerror or error}") from error
+            code = "SANDBOX_FAILED" if error.errno in _NO_ROOM else "AGENT_CRASHED"
+            raise CodeprobeError(code, f"{command.argv[0]} could not be started: {error.strerror or error}") from error
 
     def _watch(self, process: Process, parser: SessionParser) -> tuple[ProcessExit, str | None]:
         reader = LineTail(self.stdout, parser)
