@@ -232,6 +232,18 @@ def test_what_is_known_is_not_loaded(project: Project) -> None:
     assert not loads_models(project)
 
 
+def test_where_no_task_is_selected_nothing_is_loaded(project: Project) -> None:
+    """Next to tasks that are known, Python tests run as if there were none."""
+    project.task("a")
+    project.write("tests/test_plain.py", "def test_plain(): pass\n")
+    assert "pydantic" in imported(project)
+    assert "pydantic" not in imported(project, "-k", "test_plain")
+    assert "pydantic" in imported(project)
+    run = both(project, "-k", "test_plain")
+    assert (run.code, run.junit()) == (0, {"test_plain": "passed"})
+    assert both(project, "-k", "neither").code == 5
+
+
 def test_workers_leave_an_index_too(project: Project) -> None:
     project.task("a")
     assert project.run(mode="xdist").junit() == {"a": "skipped"}

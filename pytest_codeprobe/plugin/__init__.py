@@ -121,11 +121,11 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
             state.live.task_files.close()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config) -> None:
-    """All is collected: load the rest if tasks may run, or if there is something to tell of them."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """All is collected and selected: load the rest if tasks may run, or if there is something to tell of them."""
     live = config.stash[STATE].live
-    if live is not None and not live.only_lists():
+    if live is not None and not live.has_nothing_to_do(items):
         live.register()
 
 

@@ -314,9 +314,10 @@ class Live:
         """Whether it is the item of a task file."""
         return isinstance(item, TaskItem)
 
-    def only_lists(self) -> bool:
-        """Whether nothing is to run, and there is nothing to tell either."""
-        return bool(self.config.option.collectonly) and self.fault is None and not any(self.collected().values())
+    def has_nothing_to_do(self, items: Iterable[pytest.Item]) -> bool:
+        """Whether no task is to run, and there is nothing to tell either."""
+        runs = not self.config.option.collectonly and any(map(self.is_ours, items))
+        return not runs and self.fault is None and not any(self.collected().values())
 
     def shown_run_dir(self) -> str | None:
         """The run dir as people read it: relative to rootdir where it can be."""
