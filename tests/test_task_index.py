@@ -35,13 +35,29 @@ class Mine(Criterion):
 def pytest_codeprobe_criteria():
     return [Mine]
 """
+AGENT = """
+from typing import Annotated
+from pydantic import BaseModel, Field
+from pytest_codeprobe.model.agent import Agent
+
+class Table(BaseModel):
+    size: Annotated[int, Field(lt=10)]
+
+class Pal(Agent):
+    name, aliases, table = "pal", ("mate",), Table
+    def command(self, request): ...
+    def parser(self, request): ...
+
+def pytest_codeprobe_agents():
+    return [Pal()]
+"""
 
 
 def nasty(project: Project) -> None:
     """A suite with a bit of everything that can stand in task files."""
     write = project.write
     write("pytest.ini", "[pytest]\ncodeprobe_unknown_fields = warn\n")
-    write("conftest.py", CRITERION.replace("LIMIT", "5") + "\nimport pytest\n@pytest.fixture\ndef service(): pass\n")
+    write("conftest.py", CRITERION.replace("LIMIT", "5") + AGENT + "\nimport pytest\n@pytest.fixture\ndef service(): pass\n")
     write("tasks/several.yaml", f"task_id: one\ninitial_prompt: x\ntags: [smoke, 'lang:python']\n{TAIL}---\n"
           f"- task_id: two\n  initial_prompt: y\n  skip: not yet\n  fixtures: [service]\n  {TAIL}- 12\n"
           f"- task_id: three/x\n  initial_prompt: y\n  xfail: hard\n  colour: red\n  {TAIL}")  # fmt: skip
@@ -53,6 +69,7 @@ def nasty(project: Project) -> None:
     write("tasks/paths/files/test_not_mine.py", "assert False\n")
     write("tasks/paths/hidden/test_x.py", "def test_x(): pass\n")
     write("tasks/theirs.yaml", "task_id: theirs\ninitial_prompt: x\nsuccess_criteria: [{type: mine, size: 3}]\n")
+    write("tasks/pals.yaml", f"task_id: pals\ninitial_prompt: x\nagent: {{type: oracle, mate: {{size: 5}}}}\n{TAIL}")
     write("tasks/other.yaml", "services: {}\n")
     write("tests/test_plain.py", "def test_plain(): pass\n")
 
@@ -122,6 +139,8 @@ CHANGES: dict[str, tuple[Callable[[Project], None], str]] = {
     ),
     "a criterion's own rule": (edit("conftest.py", "> 5", "> 2"), "is too large"),
     "a criterion is gone": (put("conftest.py", "import pytest\n@pytest.fixture\ndef service(): pass\n"), "unknown criterion 'mine'"),
+    "an agent's own rule": (edit("conftest.py", "lt=10", "lt=4"), "'agent.mate.size' must be less than 4"),
+    "an agent's other name": (edit("conftest.py", '"mate"', '"fellow"'), "unknown field 'mate' in 'agent'"),
     "unknown fields": (put("pytest.ini", "[pytest]\ncodeprobe_unknown_fields = error\n"), "unknown field 'colour'"),
     "a pattern": (put("pytest.ini", "[pytest]\ncodeprobe_unknown_fields = warn\ncodeprobe_ignore = tasks/several.yaml\n"), ""),
 }  # fmt: skip
@@ -164,6 +183,7 @@ def test_what_changes_between_two_runs(project: Project, change: str) -> None:
     assert b"secret-of-mine" not in stored(project)
     assert b'"task_id":"variables"' not in stored(project)
     assert b'"task_id":"theirs"' not in stored(project)
+    assert b'"task_id":"pals"' not in stored(project)
 
 
 def test_every_mode_collects_the_same(project: Project, mode: str) -> None:

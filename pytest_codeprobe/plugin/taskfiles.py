@@ -112,6 +112,7 @@ class TaskFiles:
         """Add the trials, as text: models would stay in memory until pytest asks for the items. Names of what they use."""
         used: set[str] = set()
         for task in tasks:
+            used.update((task.task.agent and task.task.agent.model_extra) or ())  # tables of agents, which have their say on them
             try:
                 for trial in self._live.expand(task, task.task.task_id):
                     found.heads.append(head_of(trial, task.task.fixtures))
