@@ -235,6 +235,7 @@ def loads_models(project: Project, *args: str) -> bool:
 
 def test_what_is_known_is_not_loaded(project: Project) -> None:
     project.task("a")
+    project.write("tasks/other.yaml", "description: no task_id\n")
     project.write("tasks/sub/b.yaml", f"task_id: b\ninitial_prompt_file: ../p.md\n{TAIL}")
     project.write("tasks/p.md", "do it")
     assert loads_models(project)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.plugin.discover import lines_of
+from pytest_codeprobe.plugin.state import STATE
 from pytest_codeprobe.tasks.heads import FileHeads, Head, Text, trial_of
 
 if TYPE_CHECKING:
@@ -51,7 +53,6 @@ class TaskFile(pytest.Module):
         try:
             found = self.live.task_files.trials(str(self.path))
         except CodeprobeError as error:
-            self.live.register()  # what tells of errors
             if not self.live.is_fault_of_run(error):
                 raise TaskError(error) from None
             return
@@ -170,10 +171,21 @@ class TaskItem(pytest.Function):
         return super().repr_failure(excinfo, *args, **kw)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Where no task was to run; else plugin/terminal.py tells it with the rest."""
+    live = config.stash[STATE].live
+    if live is not None and live.controller is None:
+        for line in lines_of(live.collected()):
+            terminalreporter.write_line(f"codeprobe: {line}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Put the code on the report: it travels to the controller."""
+    """Put the code on the report: it travels to the controller. What counts and tells of errors is loaded now, if it is not yet."""
     report = yield
+    if report.failed:
+        collector.config.stash[STATE].activate()
     error = getattr(getattr(report, "call", None), "excinfo", None)
     if isinstance(collector, TaskFile) and error is not None and isinstance(error.value, TaskError):
         wrong = error.value.error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from pytest_codeprobe.tasks.discovery import SUFFIXES, TaskPatterns, looks_like_
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.state import State
+
+
+_SHOWN = 3  #: names in a line of the summary
 
 
 class Discovery:
@@ -100,6 +104,21 @@ class Discovery:
             return _named_in_text(file)
         below = folder + os.sep
         return {p for _, p, _ in known.references if p.startswith(below) and not file.startswith(p + os.sep) and p != file}
+
+
+def lines_of(left_out: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """What the summary says of what collection left out (Live.collected())."""
+    if left := left_out["left_out"]:
+        one = len(left) == 1
+        what = "1 path not collected, since a task refers to it" if one else f"{len(left)} paths not collected, since tasks refer to them"
+        yield f"{what}: {_some(left)}"
+    if others := left_out["not_tasks"]:
+        yield f"no task files: {_some(others)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def _named_in_text(file: str) -> set[str]:

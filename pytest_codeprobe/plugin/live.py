@@ -315,9 +315,8 @@ class Live:
         return isinstance(item, TaskItem)
 
     def has_nothing_to_do(self, items: Iterable[pytest.Item]) -> bool:
-        """Whether no task is to run, and there is nothing to tell either."""
-        runs = not self.config.option.collectonly and any(map(self.is_ours, items))
-        return not runs and self.fault is None and not any(self.collected().values())
+        """Whether no task is to run, and no run is to be refused."""
+        return self.fault is None and (self.config.option.collectonly or not any(map(self.is_ours, items)))
 
     def shown_run_dir(self) -> str | None:
         """The run dir as people read it: relative to rootdir where it can be."""

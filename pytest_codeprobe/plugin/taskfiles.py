@@ -102,7 +102,7 @@ class TaskFiles:
             holds_tasks=bool(loaded.tasks), references=[r for task in loaded.tasks for r in _references(task)], warnings=[*loaded.warnings]
         )
         used = self._expand(loaded.tasks, found)
-        if self._index is not None and content is not None and found.heads and found.fault is None:
+        if self._index is not None and content is not None and found.fault is None:
             by_environment = any(task.variables for task in loaded.tasks)  # values of variables may be secrets
             if not by_environment and self._foreign.isdisjoint(used):
                 self._index.put(path, content, found)

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_codeprobe.model.result import VERDICTS
 from pytest_codeprobe.plugin.collect import NO_AGENT
+from pytest_codeprobe.plugin.discover import lines_of
 from pytest_codeprobe.plugin.failure import money
 from pytest_codeprobe.run.book import Final
 from pytest_codeprobe.run.envelope import counts, tokens
@@ -91,15 +92,7 @@ class Terminal:
         elif (why := controller.ending.no_tasks()) is not None:
             yield f"codeprobe: {why.code}: {why.message}"
             yield f"  {why.remediation}"
-        if left := controller.left_out["left_out"]:
-            what = (
-                "1 path not collected, since a task refers to it"
-                if len(left) == 1
-                else f"{len(left)} paths not collected, since tasks refer to them"
-            )
-            yield f"{prefix}{what}: {_some(left)}"
-        if others := controller.left_out["not_tasks"]:
-            yield f"{prefix}no task files: {_some(others)}"
+        yield from (f"{prefix}{line}" for line in lines_of(controller.left_out))
         if controller.book.plan:
             notes = dict.fromkeys([*controller.ending.warnings, *(w for f in finals for w in f.warnings)])
             yield from (f"warning: {one_line(w, 300)}" for w in notes)
@@ -130,8 +123,3 @@ class Terminal:
             yield "slowest: " + ", ".join(f"{f.task_id} {f.duration_seconds:.1f} s" for f in slowest)
         for final in [f for f in finals if f.status == "error"][:10]:
             yield f"error: {final.node_id}: {final.code}: {one_line(final.reason or '', 160)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

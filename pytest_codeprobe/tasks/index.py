@@ -92,13 +92,13 @@ class Index:
         parts = self._content[start:end].tobytes().split(b"\t")
         if parts[0] != digest(content).encode():
             return None
-        warnings, heads, references = json.loads(parts[1])
+        holds_tasks, warnings, heads, references = json.loads(parts[1])
         texts = []
         for part in reversed(parts[2:]):  # no copies: thousands of trials wait at once
             texts.append(self._content[end - len(part) : end])
             end -= len(part) + 1
         found = FileHeads(
-            holds_tasks=True,
+            holds_tasks=holds_tasks,
             heads=[Head(*head) for head in heads],
             texts=[*reversed(texts)],
             references=[Reference(Sought(*sought), path, part) for *sought, path, part in references],
@@ -144,7 +144,7 @@ class Index:
     def _noted(self) -> Iterator[bytes]:
         for key, (known, found) in self._new.items():
             references = [(*reference.sought, reference.path, reference.content) for reference in found.references]
-            facts = json.dumps([found.warnings, found.heads, references], separators=(",", ":"))
+            facts = json.dumps([found.holds_tasks, found.warnings, found.heads, references], separators=(",", ":"))
             texts = [text for text in found.texts if isinstance(text, bytes)]
             yield b"\t".join((key, known.encode(), facts.encode(), *texts)) + b"\n"
 
