@@ -47,7 +47,12 @@ CODES = {
     "keeper": {"SANDBOX_FAILED", "AGENT_CRASHED"},
     "spawner": {"SANDBOX_FAILED"},
     "agent": {"AGENT_CRASHED"},
+    "grader": {"VERIFIER_FAILED"},
 }
+LOOK = {"type": "file_contains", "path": "out.txt", "includes": ["done"]}
+HIDDEN = "import pathlib, time\ndef test_it():\n    time.sleep(0.1)\n    assert pathlib.Path('out.txt').exists()\n"
+_SPAWNER = re.compile(r"/children/(spawner|warm)\.py")
+_GRADER = re.compile(r" grader|/children/warm\.py")  # hidden tests are forks of what has pytest loaded
 _OURS = re.compile(r"plan\.json|events\.ndjson|envelope\.json|spool/\w+\.ndjson|stop/\w+|trials/default/t\d/r001/(?P<of_trial>.+)")
 _OF_TRIAL = re.compile(
     r"result\.json|diff\.patch|artifacts/((out|id)\.txt|\.git/.+)|attempt-\d/(agent\.std(out|err)|trial\.log|transcript\.json)"
@@ -85,13 +90,12 @@ class Round:
                 pre_run=[{"command": f"echo {name} >id.txt; touch {marks}/pre-{name}; sleep 0.03"}],
                 post_run=[{"command": f"sleep 0.03; touch {marks}/post-{name}"}],
                 success_criteria=[
-                    {
-                        "type": "run_command",
-                        "command": f"sleep 0.1; grep -qx done out.txt && touch {marks}/graded-{name}; : {name} grader $?",
-                    },
-                    {"type": "file_contains", "path": "out.txt", "includes": ["done"]},
+                    {"type": "run_command", "command": f"sleep 0.1; grep -qx done out.txt && touch {marks}/graded-{name}; : {name} grader"},
+                    {"type": "pytest", "paths": ["hidden"]} if self.mode == "jobs" and number in (1, 5) else {**LOOK},
                 ],
             )
+        if self.mode == "jobs":
+            self.project.write("b/hidden/test_hidden.py", HIDDEN)
         self.project.write("a/test_between.py", "def test_between():\n    pass\n")
 
     # ---- the kill
@@ -126,13 +130,13 @@ class Round:
         elif self.victim == "worker":
             yield from owners
         else:
-            spawners = [pid for owner in owners for pid in children_of(owner) if "children/spawner.py" in " ".join(commands_of(pid))]
+            spawners = [pid for owner in owners for pid in children_of(owner) if _SPAWNER.search(" ".join(commands_of(pid)))]
             keepers = [pid for spawner in spawners for pid in children_of(spawner)]
             if self.victim in ("spawner", "keeper"):
                 yield from {"spawner": spawners, "keeper": keepers}[self.victim]
             for pid in [pid for keeper in keepers for pid in tree_of(keeper)[1:]] if self.victim in ("agent", "grader") else []:
                 command = " ".join(commands_of(pid))
-                if {"agent": "scripted.py" in command or " agent" in command, "grader": " grader" in command}[self.victim]:
+                if {"agent": "scripted.py" in command or " agent" in command, "grader": _GRADER.search(command)}[self.victim]:
                     yield pid
 
     def trial_of(self, pid: int) -> str | None:
