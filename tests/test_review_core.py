@@ -294,22 +294,27 @@ def test_pass_score_without_weights_is_no_verdict(project: Project) -> None:
     assert run.code != 1, run.result("a")
 
 
-def test_items_let_go_of_their_transcripts(project: Project) -> None:
-    for n in range(3):
-        project.task(f"t{n}", agent=scripted(WRITE, {"say": "hello"}))
+@pytest.mark.parametrize("steps", [[WRITE], [], [WRITE, {"fail": "AGENT_BLOCKED"}]], ids=["passed", "failed", "error"])
+def test_items_let_go_of_their_transcripts(project: Project, mode: str, steps: list[dict[str, Any]]) -> None:
+    """However they ended; Python itself remembers the last exception, and with that its frames."""
+    for n in range(6):
+        project.task(f"t{n}", agent=scripted({"say": "hello"}, *steps))
     project.write(
         "conftest.py",
         """
-import gc
+import gc, os, pathlib
 
 def pytest_sessionfinish(session):
     gc.collect()
-    kept = [o for o in gc.get_objects() if type(o).__name__ in ("Transcript", "TrialRun", "SessionOutcome")]
-    print("kept", len(kept), len(session.items))
+    for name in ("Transcript", "TrialRun", "SessionOutcome"):
+        kept = sum(type(o).__name__ == name for o in gc.get_objects())
+        pathlib.Path(f"kept-{name}-{os.getpid()}").write_text(str(kept))
 """,
     )
-    run = project.run(AGENT, "-s")
-    assert "kept 0 3" in run.stdout
+    project.run(AGENT, mode=mode)
+    counts = [int(file.read_text()) for file in project.path.glob("kept-*")]
+    assert len(counts) == (9 if mode == "xdist" else 3)
+    assert max(counts) <= (0 if steps == [WRITE] else 1)
 
 
 def test_a_secret_where_a_text_is_cut_leaves_no_half_behind(project: Project) -> None:

@@ -80,6 +80,8 @@ class TrialProtocol:
                     self.live.engine.slots.give_first()
                 if (holder := _holder(item)) is not None:
                     holder.earlier = ()  # no rerun will follow
+                # pytest-rerunfailures keeps each failure with all its frames, and in those are the session's transcripts
+                vars(item).pop("_rerun_condition_excinfos", None)
         if self.live.stops.is_raised("interrupt"):
             item.session.shouldstop = "interrupted"
         return result
