@@ -205,6 +205,7 @@ WRONG = {
     "preserve": ("all", "USAGE_ERROR"),
     "timeout": ("-1", "USAGE_ERROR"),
     "permission-mode": ("yolo", "INVALID_PERMISSION_MODE"),
+    "jobs": ("0", "USAGE_ERROR"),
 }
 ANY_VALUE = {"model"}
 
