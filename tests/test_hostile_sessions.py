@@ -38,7 +38,7 @@ ENDS: dict[str, tuple[str, str | None, str | None]] = {
     "deep": ("passed", None, None),
     "special": ("passed", None, None),
     "names": ("passed", None, None),
-    "wiped": ("error", "SANDBOX_FAILED", None),
+    "wiped": ("failed", None, None),
     "out_is_fifo": ("failed", None, None),
     "bomb": ("passed", None, None),
     "killer": ("passed", None, None),
