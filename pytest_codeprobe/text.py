@@ -50,9 +50,10 @@ class Redactor:
         self.secrets = tuple(sorted({s for s in values if len(s) >= MIN_SECRET}, key=lambda s: (-len(s), s)))
         forms = dict.fromkeys(f for s in self.secrets for f in _forms(s))
         ordered = sorted(forms, key=len, reverse=True)
-        self.longest = max((len(f.encode("utf-8", "surrogatepass")) for f in ordered), default=0)
+        self._forms = tuple(form.encode("utf-8", "surrogatepass") for form in ordered)
+        self.longest = max(map(len, self._forms), default=0)
         self._text = re.compile("|".join(map(re.escape, ordered))) if ordered else None
-        self._bytes = re.compile(b"|".join(re.escape(f.encode("utf-8", "surrogatepass")) for f in ordered)) if ordered else None
+        self._bytes = re.compile(b"|".join(map(re.escape, self._forms))) if ordered else None
 
     def __bool__(self) -> bool:
         return self._text is not None
@@ -63,11 +64,11 @@ class Redactor:
 
     def data(self, value: bytes) -> bytes:
         """The same for bytes of unknown encoding."""
-        return self._bytes.sub(REDACTED.encode(), value) if self._bytes else value
+        return self._bytes.sub(REDACTED.encode(), value) if self._bytes and self.found(value) else value
 
     def found(self, value: bytes) -> bool:
         """Whether there is a secret in it."""
-        return self._bytes is not None and self._bytes.search(value) is not None
+        return any(form in value for form in self._forms)  # each by itself: several times faster than the pattern of all
 
     def json(self, value: Any) -> Any:
         """A JSON value with every string in it redacted, keys too."""

@@ -102,13 +102,14 @@ def _few_files(top: str) -> list[os.DirEntry[str]] | None:
     found: list[os.DirEntry[str]] = []
     size, todo = 0, [top]
     while todo:
-        with os.scandir(todo.pop()) as entries:
-            for entry in itertools.islice(entries, SMALL_FILES + 1):
-                found.append(entry)
-                if entry.is_dir(follow_symlinks=False):
-                    todo.append(entry.path)
-                else:
-                    size += entry.stat(follow_symlinks=False).st_size
+        try:
+            with os.scandir(todo.pop()) as entries:
+                below = list(itertools.islice(entries, SMALL_FILES + 1))
+        except PermissionError:  # of a folder that the session locked, say
+            return None
+        found += below
+        todo += [entry.path for entry in below if entry.is_dir(follow_symlinks=False)]
+        size += sum(entry.stat(follow_symlinks=False).st_size for entry in below if not entry.is_dir(follow_symlinks=False))
         if len(found) > SMALL_FILES or size > _SMALL_TREE:
             return None
     return found

@@ -16,7 +16,7 @@ from pytest_codeprobe.sandboxes.keeping import carry
 from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.text import MIN_SECRET, Redactor, write_whole
 from pytest_codeprobe.trial.environment import short_secrets, trial_secrets
-from pytest_codeprobe.trial.preserve import copy_log, fresh, preserve_mode, scrub_tree, write_new
+from pytest_codeprobe.trial.preserve import copy_log, fresh, preserve_mode, scrub_tree
 
 _LOGS = ("agent.stdout", "agent.stderr", "trial.log", "transcript.json")
 
@@ -45,7 +45,7 @@ class AttemptStore:
         text = transcript.model_dump_json(exclude_none=True) + "\n"
 
         def work() -> None:
-            write_new(f"{sandbox.logs}/transcript.json", text.encode())
+            write_whole(fresh(sandbox.logs / "transcript.json"), text.encode())  # makes no folder: one that is gone is an error
 
         self._guard(work)
 
