@@ -21,10 +21,9 @@ from pytest_codeprobe.criteria.hidden.layout import (
     import_root,
     lay_beside,
     lay_over,
-    stdlib_conflicts,
-    top_names,
-    unparsed,
+    python_files,
 )
+from pytest_codeprobe.criteria.hidden.sources import PARSE, imported, stdlib_conflicts, top_names
 from pytest_codeprobe.model.base import Float, Int, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
 from pytest_codeprobe.model.sandbox import Command
@@ -44,14 +43,6 @@ def missing(name):
     except (ImportError, ValueError):
         return True
 print(*filter(missing, sys.argv[1:]), sep="\\n")
-"""
-_PARSE = """
-import ast, pathlib, sys
-for file in map(pathlib.Path, sys.argv[1:]):
-    try:
-        ast.parse(file.read_bytes(), file.name)
-    except (SyntaxError, ValueError) as error:
-        sys.exit(print(f"{file.name}: {error}") or 1)
 """
 _CANARY = """import unittest
 import pytest
@@ -113,11 +104,11 @@ class HiddenTests(Criterion):
         CodeprobeError VERIFIER_FAILED: no such interpreter, a package of `requires` missing, an ambiguous module name.
         """
         python = self._interpreter(grading)
-        paths = self._paths(grading)
-        if self.python is None and (files := unparsed(paths)):
-            self._check_syntax(grading, python, files)
-        if names := stdlib_conflicts(grading.workspace, paths):
-            raise broken(f"the hidden tests import {', '.join(names)}, which the workspace and the standard library both have")
+        names, unknown = imported(python_files(self._paths(grading)))
+        if unknown:
+            names |= self._ask_parser(grading, python, unknown)
+        if doubled := stdlib_conflicts(grading.workspace, names):
+            raise broken(f"the hidden tests import {', '.join(doubled)}, which the workspace and the standard library both have")
         if not self.requires:
             return
         command = Command(argv=[python, "-I", "-c", _PROBE, *self.requires], env=self._environment(grading, python, grading.workspace, []))
@@ -130,10 +121,10 @@ class HiddenTests(Criterion):
         if missing := result.stdout.split():
             raise broken(f"the hidden tests need {', '.join(missing)}, which {python} does not have")
 
-    def _check_syntax(self, grading: Grading, python: str, files: Sequence[Path]) -> None:
-        """Ask a process of its own, in which no warning is an error."""
+    def _ask_parser(self, grading: Grading, python: str, files: Sequence[Path]) -> set[str]:
+        """What they import, by the interpreter that counts, in a process in which no warning is an error."""
         command = Command(
-            argv=[python, "-I", "-W", "ignore", "-c", _PARSE, *map(str, files)],
+            argv=[python, "-I", "-W", "ignore", "-c", PARSE, *map(str, files)],
             env=self._environment(grading, python, grading.workspace, []),
         )
         try:
@@ -142,6 +133,7 @@ class HiddenTests(Criterion):
             raise broken(f"{python} could not be started: {error}") from error
         if result.exit.status != 0:
             raise broken(f"a hidden test does not parse: {result.stdout.strip()}", result.stderr)
+        return set(result.stdout.split())
 
     def evaluate(self, grading: Grading) -> Score:
         """The share of the tests that passed; 0 if anything changed the run. CodeprobeError VERIFIER_FAILED, Stopped."""

@@ -5,7 +5,6 @@ Beside the grading copy by default, in a folder whose name nobody can guess; ove
 
 from __future__ import annotations
 
-import ast
 import errno
 import functools
 import hashlib
@@ -15,7 +14,6 @@ import os
 import secrets
 import shutil
 import stat
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -226,52 +224,8 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def top_names(template: Path) -> set[str]:
-    """Modules and packages that the template brings, at its top and in `src`."""
-    names = set()
-    for folder in (template, template / "src"):
-        for entry in folder.iterdir() if folder.is_dir() else ():
-            if entry.suffix == ".py" and entry.is_file():
-                names.add(entry.stem)
-            elif entry.name.isidentifier() and entry.is_dir() and any(f.suffix == ".py" for f in _files(entry)):
-                names.add(entry.name)
-    return names
-
-
-def stdlib_conflicts(template: Path, paths: Sequence[Path]) -> list[str]:
-    """Names of the standard library that the template brings too and that a hidden test imports: nobody knows which is meant."""
-    taken = top_names(template) & sys.stdlib_module_names
-    if not taken:
-        return []
-    imported: set[str] = set()
-    for file in _python_files(paths):
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError):
-            continue  # the run itself tells, with the interpreter that counts
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                imported.update(alias.name.split(".")[0] for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                imported.add(node.module.split(".")[0])
-    return sorted(taken & imported)
-
-
-def unparsed(paths: Sequence[Path]) -> list[Path]:
-    """Hidden Python files that do not parse here, or about which the parser warns where somebody made warnings errors.
-
-    No warnings.catch_warnings(): it changes what all threads see, and an ordinary test may be counting on it at that moment.
-    """
-    found = []
-    for file in _python_files(paths):
-        try:
-            ast.parse(file.read_bytes(), file.name)
-        except (SyntaxError, ValueError):
-            found.append(file)
-    return found
-
-
-def _python_files(paths: Sequence[Path]) -> list[Path]:
+def python_files(paths: Sequence[Path]) -> list[Path]:
+    """Those among the paths, and below the folders among them."""
     return [f for p in paths for f in (_files(p) if p.is_dir() else [p]) if f.suffix == ".py"]
 
 
