@@ -241,6 +241,26 @@ def test_a_fixture_of_an_installed_plugin_holds_nothing_back(project: Project) -
     assert run.envelope["warnings"] == []
 
 
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_installed_plugin_that_skips_by_a_mark(project: Project, marked: bool) -> None:
+    """As pytest-dependency does. Items without a mark of anybody else's run ahead all the same."""
+    two(project, tags=["slow"])
+    env = install(project)
+    (project.scratch / "site" / "acme_pytest" / "plugin.py").write_text(
+        "import pytest\ndef pytest_configure(config): config.addinivalue_line('markers', 'needs(name): another test')\n"
+        "def pytest_runtest_setup(item):\n    if item.get_closest_marker('needs'): pytest.skip('free did not run')\n"
+    )
+    if marked:
+        project.write("conftest.py", ADD_MARK.format(mark="pytest.mark.needs('free')"))
+    run = project.run("tasks", *JOBS, env=env).assert_consistent()
+    assert run.statuses == {"free": "passed", "held": "skipped" if marked else "passed"}
+    assert agents(project) == ({"free"} if marked else {"free", "held"})
+    if marked:
+        assert "mark needs, by which plugin acme_pytest.plugin may skip" in said(run)
+    else:
+        assert run.envelope["warnings"] == []
+
+
 def test_what_goes_wrong_in_the_items_set_up_beats_the_verdict(project: Project) -> None:
     """The trial was over before; the record is written again, and keeps what it cost."""
     two(project)

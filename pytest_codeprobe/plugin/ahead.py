@@ -16,6 +16,11 @@ OURS = ("codeprobe_sandbox", "codeprobe_session", "codeprobe_score")
 FIXTURE_MODULE = "pytest_codeprobe.plugin.fixtures"
 #: a conftest.py that implements one of these can skip a task, or do something for it that its agent needs
 HOOKS = ("pytest_runtest_setup", "pytest_runtest_protocol", "pytest_pyfunc_call", "pytest_fixture_setup")
+#: marks of items that no set-up skips by: pytest's own, ours, and those of plugins that we know
+_HARMLESS_MARKS = frozenset(
+    {"codeprobe", "skip", "xfail", "usefixtures", "filterwarnings", "parametrize", "flaky", "timeout", "xdist_group"}
+)
+_KNOWN_PLUGINS = frozenset({"_pytest", "pytest", "pytest_codeprobe", "pytest_timeout", "pytest_rerunfailures", "xdist"})
 #: attributes of pytest's namespace -> what was typed: these show or stop what happens in an item's own set-up
 FLAGS = {
     "setupshow": "--setup-show",
@@ -33,7 +38,8 @@ class Ahead:
         self._flag = next((typed for name, typed in FLAGS.items() if getattr(config.option, name, False)), None)
         self._installed = _installed(config.pluginmanager)
         local = [(name, p) for name, p in config.pluginmanager.list_name_plugin() if p is not None and not self._is_installed(_module(p))]
-        self._hooks = [(folder, text) for folder, text in self._local_hooks()]
+        self._hooks = list(self._local_hooks())
+        self._acts_on_marks = next(self._plugins_with_set_up(), None)
         self._imported = {id(f): name for name, plugin in local for f in _functions(plugin)}
 
     def forced(self, item: TaskItem) -> str | None:
@@ -44,6 +50,10 @@ class Ahead:
             return "a skipif mark"
         if any(m.args or "condition" in m.kwargs or m.kwargs.get("run") is False for m in item.iter_markers("xfail")):
             return "an xfail mark with a condition or run=False"
+        if self._acts_on_marks and (
+            mark := next((m.name for m in item.iter_markers() if m.name not in {*_HARMLESS_MARKS, *item.head.tags}), "")
+        ):
+            return f"mark {mark}, by which plugin {self._acts_on_marks} may skip"
         for folder, text in self._hooks:
             if folder is None or folder in item.path.parents:
                 return text
@@ -76,6 +86,13 @@ class Ahead:
                 path = Path(impl.plugin_name)
                 folder = path.parent if path.name == "conftest.py" else None
                 yield folder, f"{hook} in {_relative(impl.plugin_name, self._config.rootpath)}"
+
+    def _plugins_with_set_up(self) -> Iterator[str]:
+        """Installed plugins that see an item before it is set up, such as pytest-dependency: they skip by their own marks."""
+        for impl in self._config.hook.pytest_runtest_setup.get_hookimpls():
+            module = _module(impl.plugin)
+            if self._is_installed(module) and module.partition(".")[0] not in _KNOWN_PLUGINS:
+                yield module
 
     def _is_installed(self, module: str) -> bool:
         return module.partition(".")[0] in self._installed or _in_site_packages(module)
