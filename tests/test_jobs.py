@@ -417,6 +417,16 @@ def test_a_sandbox_that_cannot_be_deleted_is_a_warning(project: Project, mode: s
     assert any("could not be deleted: RuntimeError: still in use" in w for w in run.envelope["warnings"])
 
 
+NEXT = """
+import pathlib, pytest
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is not None:
+        nextitem.path, nextitem.location, nextitem.keywords, nextitem.get_closest_marker("x"), nextitem.reportinfo()
+    with pathlib.Path({marks!r}, "next").open("a") as file:
+        print(nextitem and isinstance(nextitem, pytest.Item) and nextitem.getparent(pytest.Session) is item.session, file=file)
+"""
+
+
 ESCAPES = """
 import threading, time, warnings
 import pytest
@@ -439,6 +449,17 @@ def test_warnings_of_an_ordinary_test_are_its_own(project: Project) -> None:
     run = project.run("tasks", "tests", AGENT, "--codeprobe-jobs=4", "-W", "error").assert_consistent()
     assert run.code == 0, run.output[-3000:]
     assert set(run.statuses.values()) == {"passed"}
+
+
+def test_a_hook_can_ask_the_next_item_what_items_are_asked(project: Project) -> None:
+    """Nobody knows yet which one it is, but it is an item."""
+    project.write("conftest.py", NEXT.format(marks=str(project.marks)))
+    project.write("tests/test_it.py", "def test_it(): pass\n")
+    for n in range(3):
+        project.task(f"t{n}", agent=scripted(WRITE))
+    run = project.run("tasks", "tests", AGENT, "--codeprobe-jobs=4").assert_consistent()
+    assert run.code == 0, run.output
+    assert (project.marks / "next").read_text().split() == ["True", "True", "True", "None"]
 
 
 def test_nobody_changes_warning_filters_in_pytests_process() -> None:

@@ -87,6 +87,13 @@ class _Block:
     items: list[pytest.Item] = field(default_factory=list)
 
 
+class _AnyNext(pytest.Item):
+    """Stands for an item that nobody knows yet, where pytest is told what comes next: its session fixtures stay, others are torn down."""
+
+    def runtest(self) -> None:
+        raise AssertionError("only the place of an item")
+
+
 class _Loop:
     """One run of the items. Threads touch `_done` and what belongs to their own item."""
 
@@ -97,6 +104,7 @@ class _Loop:
         self._submitting = threading.Lock()
         self._blocks = collections.deque(_blocks(session.items, set(ahead)))
         self._left = len(session.items)
+        self._any_next: pytest.Item = _AnyNext.from_parent(session, name="whichever trial ends next")
         self._started = 0  #: trials that run ahead and have begun
         #: what a thread has to say: a trial has begun (None), or is over
         self._done: queue.SimpleQueue[TaskItem | None] = queue.SimpleQueue()
@@ -207,8 +215,8 @@ class _Loop:
 
     def _protocol(self, item: pytest.Item, following: pytest.Item | None) -> None:
         self._left -= 1
-        # pytest only asks the next item for its chain: the session keeps session fixtures and lets the rest be torn down
-        following = following or (self._session if self._left else None)  # type: ignore[assignment]
+        if following is None and self._left:
+            following = self._any_next
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         self._look()
         if isinstance(item, TaskItem):
