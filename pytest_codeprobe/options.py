@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-Kind = Literal["text", "flag", "seconds", "choice", "count"]
+Kind = Literal["text", "flag", "seconds", "choice", "count", "money", "duration", "size"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Option:
     cli_choices: Mapping[str, str] | None = None  #: spellings of other systems -> ours
     code: str = "USAGE_ERROR"  #: raised for a bad value
     settable: bool = False  #: also an ini key and an environment variable
+    environ: str | None = None  #: the environment variable, where its name is not ours alone
     default: str = "none"  #: for the docs
     help: str = ""
     built: bool = True
@@ -44,7 +46,7 @@ class Option:
     @property
     def variable(self) -> str:
         """The environment variable."""
-        return self.dest.upper()
+        return self.environ or self.dest.upper()
 
     @property
     def field(self) -> str:
@@ -114,11 +116,126 @@ OPTIONS: tuple[Option, ...] = (
         default="off; on for `codeprobe run` on a pipe",
         help="stdout = NDJSON events, then the envelope",
     ),
+    Option(
+        name="experiment",
+        cli=("--experiment", "-e", "--config"),
+        metavar="X",
+        settable=True,
+        default="experiments/default.yaml, if it exists",
+        help="experiment file, or the bare name of one",
+        built=False,
+    ),
+    Option(name="suite", cli=("--suite",), metavar="FILE", help="suite.toml: which of the tasks run", built=False),
+    Option(
+        name="max-cost-usd",
+        cli=("--max-cost-usd",),
+        kind="money",
+        metavar="X",
+        settable=True,
+        help="budget of the whole run, in US dollars",
+        built=False,
+    ),
+    Option(
+        name="max-duration",
+        cli=("--max-duration",),
+        kind="duration",
+        metavar="D",
+        settable=True,
+        help="wall-time budget of the whole run: 90s, 30m, 2h",
+        built=False,
+    ),
+    Option(
+        name="backend",
+        cli=("--backend", "-b"),
+        kind="choice",
+        choices=("direct", "bedrock", "vertex"),
+        code="UNKNOWN_BACKEND",
+        metavar="direct|bedrock|vertex",
+        environ="API_BACKEND",
+        default="direct",
+        help="which provider's environment variables an agent gets",
+        built=False,
+    ),
+    Option(
+        name="dry-run",
+        cli=("--dry-run",),
+        kind="flag",
+        default="off",
+        help="resolve everything, start no agent, print the estimate",
+        built=False,
+    ),
+    Option(
+        name="offline",
+        cli=("--offline",),
+        kind="flag",
+        settable=True,
+        default="off",
+        help="hold harness, graders and agents to loopback, the agent's own provider and ini codeprobe_offline_allow",
+        built=False,
+    ),
+    Option(
+        name="offline-expected-run-duration",
+        cli=("--offline-expected-run-duration",),
+        kind="duration",
+        metavar="D",
+        settable=True,
+        default="1h",
+        help="how long credentials must hold under --codeprobe-offline: 90, 90s, 30m, 2h, 1d",
+        built=False,
+    ),
+    Option(
+        name="canary",
+        cli=("--canary",),
+        kind="choice",
+        choices=("off", "auto", "require", "renew"),
+        metavar="off|auto|require|renew",
+        settable=True,
+        default="off",
+        help="prove with one small task that the agent works before anything else is paid for",
+        built=False,
+    ),
+    Option(
+        name="capabilities",
+        cli=("--capabilities",),
+        metavar="FILE",
+        settable=True,
+        help="capability snapshot to hold each session to; made by `codeprobe capabilities`",
+        built=False,
+    ),
+    Option(
+        name="trace-overflow",
+        cli=("--trace-overflow",),
+        kind="choice",
+        choices=("fail", "truncate", "off"),
+        metavar="fail|truncate|off",
+        settable=True,
+        default="truncate",
+        help="what a transcript over its limit means: an error, a marked end, or no transcripts at all",
+        built=False,
+    ),
+    Option(
+        name="trace-max-bytes",
+        cli=("--trace-max-bytes",),
+        kind="size",
+        metavar="N",
+        settable=True,
+        default="64MiB",
+        help="limit of one transcript, in bytes: 1000000, 512KiB, 64MiB",
+        built=False,
+    ),
+    Option(
+        name="trace-budget",
+        cli=("--trace-budget",),
+        kind="size",
+        metavar="N",
+        settable=True,
+        help="limit of all transcripts of the run together, in bytes",
+        built=False,
+    ),
+    Option(name="doctor", kind="flag", default="off", help="check what a run would need, and run nothing", built=False),
     *(
         Option(name=name, cli=cli, built=False)
         for name, cli in (
-            ("experiment", ("--experiment", "-e", "--config")),
-            ("suite", ("--suite",)),
             ("set", ("--set", "-D")),
             ("tags", ("--tags", "-t")),
             ("exclude-tags", ("--exclude-tags",)),
@@ -128,25 +245,13 @@ OPTIONS: tuple[Option, ...] = (
             ("sample-per-stratum", ("--sample-per-stratum",)),
             ("resume", ("--resume",)),
             ("rerun", ("--rerun",)),
-            ("max-cost-usd", ("--max-cost-usd",)),
-            ("max-duration", ("--max-duration",)),
-            ("backend", ("--backend", "-b")),
-            ("dry-run", ("--dry-run",)),
             ("stream", ("--stream", "-s")),
-            ("offline", ("--offline",)),
-            ("offline-expected-run-duration", ("--offline-expected-run-duration",)),
-            ("canary", ("--canary",)),
-            ("capabilities", ("--capabilities",)),
-            ("trace-overflow", ("--trace-overflow",)),
-            ("trace-max-bytes", ("--trace-max-bytes",)),
-            ("trace-budget", ("--trace-budget",)),
             ("min-score", ("--min-score",)),
             ("min-pass-rate", ("--min-pass-rate",)),
             ("gateway", ("--gateway",)),
             ("record", ("--record",)),
             ("replay", ("--replay",)),
             ("replay-match", ("--replay-match",)),
-            ("doctor", ()),
         )
     ),
 )
@@ -205,6 +310,20 @@ class RunOptions:
     jobs: int | None = None
     json: bool = False
     json_lines: bool = False
+    experiment: str | None = None
+    suite: str | None = None
+    max_cost_usd: float | None = None  #: US dollars
+    max_duration: float | None = None  #: seconds
+    backend: Literal["direct", "bedrock", "vertex"] | None = None
+    dry_run: bool = False
+    offline: bool = False
+    offline_expected_run_duration: float | None = None  #: seconds
+    canary: Literal["off", "auto", "require", "renew"] | None = None
+    capabilities: str | None = None
+    trace_overflow: Literal["fail", "truncate", "off"] | None = None
+    trace_max_bytes: int | None = None
+    trace_budget: int | None = None  #: bytes
+    doctor: bool = False
     on_command_line: tuple[str, ...] = ()  #: names of the options given by flag
     unknown_fields: str = "error"
     template_roots: tuple[str, ...] = ()
@@ -245,6 +364,47 @@ def _seconds(option: str, text: str) -> float:
     return value
 
 
+def _money(option: str, text: str) -> float:
+    """US dollars, with or without `$`; USAGE_ERROR otherwise."""
+    try:
+        value = float(text.strip().removeprefix("$"))
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise _error("USAGE_ERROR", f"{option}: {text!r} is no amount of US dollars above 0, such as 2.50")
+    return value
+
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def _with_unit(option: str, text: str, units: Mapping[str, float], what: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    value = float(match[1]) * units[match[2]] if match and match[2] in units else math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise _error("USAGE_ERROR", f"{option}: {text!r} is no {what}")
+    return value
+
+
+def _duration(option: str, text: str) -> float:
+    """Seconds; USAGE_ERROR otherwise."""
+    return _with_unit(option, text, _UNITS, "duration above 0, such as 90, 90s, 30m, 2h or 1d")
+
+
+def _size(option: str, text: str) -> int:
+    """Bytes; USAGE_ERROR otherwise."""
+    return math.ceil(_with_unit(option, text, _SIZES, "number of bytes above 0, such as 1000000, 512KiB or 64MiB"))
+
+
+def _switch(option: str, text: str) -> bool:
+    """A flag from environment or ini; USAGE_ERROR if it is neither on nor off."""
+    word = text.strip().lower()
+    if word not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+        raise _error("USAGE_ERROR", f"{option}: {text!r} is neither 1 nor 0")
+    return word in ("1", "true", "yes", "on")
+
+
 def _count(option: str, text: str) -> int:
     """A whole number from 1 to MAX_JOBS; USAGE_ERROR otherwise."""
     try:
@@ -256,14 +416,22 @@ def _count(option: str, text: str) -> int:
     return value
 
 
+_READERS: Mapping[str, Callable[[str, str], Any]] = {
+    "seconds": _seconds,
+    "count": _count,
+    "money": _money,
+    "duration": _duration,
+    "size": _size,
+    "flag": _switch,
+}
+
+
 def _value(option: Option, spelled: str, text: str) -> Any:
     """The value of one option as RunOptions holds it; CodeprobeError with the option's code if it can't be read."""
     if text == NEEDS_VALUE or not text.strip():
         raise _error("USAGE_ERROR", f"{spelled} needs a value" + (f": {option.metavar}" if option.metavar else ""))
-    if option.kind == "seconds":
-        return _seconds(spelled, text)
-    if option.kind == "count":
-        return _count(spelled, text)
+    if reader := _READERS.get(option.kind):
+        return reader(spelled, text)
     if option.kind == "choice":
         value = (option.cli_choices or {}).get(text.upper(), text)
         near = {c.lower(): c for c in option.choices}.get(value.lower())
@@ -285,14 +453,15 @@ def resolve(command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Ca
     for option in BUILT:
         raw = command_line.get(option.dest)
         if option.kind == "flag":
-            values[option.field] = bool(raw)
+            values[option.field] = raw = bool(raw)
             if raw:
                 given.append(option.name)
-            continue
+                continue
+            raw = None
         if raw is not None:
             given.append(option.name)
             values[option.field] = _value(option, option.flag, str(raw))
-        elif option.settable and environ.get(option.variable, "").strip():
+        elif (option.settable or option.environ) and environ.get(option.variable, "").strip():
             values[option.field] = _value(option, option.variable, environ[option.variable].strip())
         elif option.settable and (text := str(ini(option.dest) or "").strip()):
             values[option.field] = _value(option, f"ini {option.dest}", text)
