@@ -11,10 +11,14 @@ LOOKS = """
 import json, os, pathlib, threading, time
 import pytest
 seen = []
+def children(task):
+    try:
+        return (task / "children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # a thread or a process that ends at this moment
 def below():
-    tasks = pathlib.Path("/proc/self/task").iterdir()
-    children = [pid for task in tasks for pid in (task / "children").read_text().split()]
-    return len(children), sum(len(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) for pid in children)
+    ours = [pid for task in pathlib.Path("/proc/self/task").iterdir() for pid in children(task)]
+    return len(ours), sum(len(children(pathlib.Path(f"/proc/{pid}/task/{pid}"))) for pid in ours)
 def look():
     files = []
     for entry in os.scandir("/proc/self/fd"):

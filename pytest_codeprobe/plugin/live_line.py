@@ -8,6 +8,7 @@ import select
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
@@ -100,7 +101,10 @@ class LiveLine:
         # capsys.disabled() and the like: the test, or a program that it started, may be writing
         before, self._bare = self._bare, self._in_item and row.is_bare()
         if not self._bare:
-            row.show(line(controller.book.progress(), self._live.clock.monotonic() - self._began))
+            progress = controller.book.progress()
+            if self._live.engine is not None:  # what is over, and waits for pytest to hear of it, runs no more
+                progress = replace(progress, running=min(progress.running, self._live.jobs))
+            row.show(line(progress, self._live.clock.monotonic() - self._began))
         elif before:  # not for the moment between an item's start and that of its capture
             row.show("")
 
