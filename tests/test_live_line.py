@@ -45,6 +45,7 @@ def settled(screen: Terminal) -> list[str]:
     text = "\n".join(screen.transcript)
     text = re.sub(r"\d+\.\d+ ?s\b", "T", text)
     text = re.sub(r"slowest: .*", "slowest", text)
+    text = re.sub(r"\[gw\d\]", "[worker]", text)
     return re.sub(r"=+", "=", text).split("\n")
 
 
