@@ -69,7 +69,7 @@ def pytest_configure() -> None:
         (AttemptStore, "write", "result.json"),
         (BaseSandbox, "delete", "delete"),
         (Spool, "emit", "events of trials"),
-        (Controller, "pytest_runtest_logreport", "events and records of the run"),
+        (Controller, "logged", "events and records of the run"),
     ):
         _clock(owner, name, stage)
     finish = KeptProcess._finish
