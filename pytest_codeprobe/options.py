@@ -162,7 +162,6 @@ OPTIONS: tuple[Option, ...] = (
         kind="flag",
         default="off",
         help="resolve everything, start no agent, print the estimate",
-        built=False,
     ),
     Option(
         name="offline",

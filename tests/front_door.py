@@ -71,6 +71,11 @@ class Run:
             return self.run_dir
         return self.project.path / ".codeprobe" / "runs" / "latest"
 
+    def run_dir_of_it(self) -> Run:
+        """The same, with the newest run directory as its own: `latest` never points to a dry run."""
+        self.run_dir = self.project.run_dirs()[-1]
+        return self
+
     @property
     def wrote(self) -> bool:
         """Whether there is a run directory."""
@@ -265,6 +270,15 @@ class Project:
         folder = self.scratch / "marks"
         folder.mkdir(exist_ok=True)
         return folder
+
+    def run_dirs(self) -> list[Path]:
+        """Run directories in the default place, the newest last."""
+        return sorted(p.parent for p in (self.path / ".codeprobe" / "runs").glob("2*/plan.json"))
+
+    def envelopes(self) -> list[dict[str, Any]]:
+        """Of real runs, in their order."""
+        found = [json.loads((folder / "envelope.json").read_text()) for folder in self.run_dirs()]
+        return [e for e in found if "estimate" not in e["data"]]
 
     def write(self, name: str, text: str) -> Path:
         """A file of the project."""

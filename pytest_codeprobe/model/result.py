@@ -12,6 +12,7 @@ from pytest_codeprobe.text import json_line
 
 Status = Literal["passed", "failed", "error", "skipped", "not_run"]
 VERDICTS: frozenset[str] = frozenset({"passed", "failed"})
+DRY_RUN = "dry run"  #: reason of a trial that a dry run found nothing wrong with
 #: where a number comes from, best first
 Source = Literal["gateway", "cli", "session_file", "price_table", "unknown"]
 Phase = Literal["prepare", "session", "freeze", "grade", "preserve", "set-up"]

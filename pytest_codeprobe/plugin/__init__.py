@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["codeprobe_sandbox", "codeprobe_score", "codeprobe_session", "codeprobe_trial"]
 
 MARKER = "codeprobe(task, tag): a trial of a coding agent; on a Python test `task` names the task file that its fixtures run"
+#: flags that say that the run is about tasks, and are checked before anything is collected
+_ABOUT_TASKS = frozenset({"agent", "model", "driver", "run-dir", "timeout", "permission-mode", "preserve", "dry-run"})
 DISCOVERY = pytest.StashKey["Discovery"]()
 YAML_FOLDERS = pytest.StashKey[dict[Path, bool]]()
 
@@ -84,9 +86,11 @@ def pytest_codeprobe_configured(config: pytest.Config) -> None:
     """Once every conftest.py at hand is loaded: load the rest now if the command line is about tasks."""
     state = config.stash[STATE]
     if state.worker:
+        if state.options.dry_run:
+            state.activate()  # no ordinary test may run, whether there are tasks or not
         return
     output = config.stash.get(OUTPUT, None)
-    named = {"agent", "model", "driver", "run-dir", "timeout", "permission-mode", "preserve"} & set(state.options.on_command_line)
+    named = _ABOUT_TASKS & set(state.options.on_command_line)
     if named or state.options.console or (state.xdist and state.options.agent) or (output is not None and output.json):
         live = state.activate()
         from pytest_codeprobe.plugin.checks import check_options, refuse_other_hosts

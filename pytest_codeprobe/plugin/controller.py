@@ -57,7 +57,7 @@ class Controller:
             return
         self.live.stops.expected = True
         self._check_agents()
-        if self.state.default_place:
+        if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
         self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
         self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
@@ -79,6 +79,10 @@ class Controller:
             missing = self.live.registry.agent(name).unavailable(self.live.context, names)
             if missing is not None:
                 raise refused(missing) from missing
+        if self.state.options.dry_run:
+            from pytest_codeprobe.plugin.dry_run import check_versions
+
+            check_versions(self.live, list(declared))
 
     def _follow(self) -> None:
         """Publish what workers say. Wakes the main thread out of xdist's queue once an interrupt has nothing to wait for."""

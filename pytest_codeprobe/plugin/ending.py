@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
+from pytest_codeprobe.model.result import DRY_RUN
 from pytest_codeprobe.plugin.refusal import as_error
 from pytest_codeprobe.run.book import Final, RunBook
 from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
@@ -76,6 +78,7 @@ class Ending:
             task_errors=tuple(e.code for e in self.task_errors),
             module_errors=self.state.module_errors,
             went_on=self.went_on(),
+            dry_run=self.state.options.dry_run,
             lost_output=self.book.trouble is not None,
             ordinary_failed=self.state.ordinary["failed"] + self.state.ordinary["error"],
             ordinary_passed=sum(self.state.ordinary.values()),
@@ -104,11 +107,22 @@ class Ending:
             found.append(entry(self.book.trouble))
         return found + trial_errors(self.finals())
 
+    @functools.cached_property
+    def estimate(self) -> dict[str, Any] | None:
+        """What a dry run foretells, once each trial has its record; None without one."""
+        if not self.state.options.dry_run:
+            return None
+        from pytest_codeprobe.plugin.dry_run import estimated
+
+        return estimated(self.live)
+
     def no_tasks(self) -> CodeprobeError | None:
         """NO_TASKS where tasks were asked for and none ran; None where that is not so, or something worse has happened."""
         asked = self.state.options.console or self.state.options.agent is not None
         worse = self.task_errors or self.state.module_errors or self.refused is not None or self.stop is not None
         if not asked or worse or self.state.no_plan or any(f.attempts or f.status != "skipped" for f in self.finals()):
+            return None
+        if self.state.options.dry_run and any(f.reason == DRY_RUN for f in self.finals()):
             return None
         where = ", ".join(str(a) for a in self.config.args) or f"{self.config.rootpath / 'tasks'}, which is no folder"
         finals = self.finals()
@@ -144,6 +158,7 @@ class Ending:
             ordinary=dict(self.state.ordinary),
             warnings=warnings,
             next_steps=(),
+            estimate=self.estimate,
         )
         return json_line(envelope(self.finals(), self.errors(code), facts))
 

@@ -99,7 +99,12 @@ class Live:
         manager.register(timeouts, "codeprobe-timeouts")
         self.protocol = TrialProtocol(self)
         manager.register(self.protocol, "codeprobe-protocol")
-        if self.jobs > 1:
+        if self.state.options.dry_run:
+            if not self.state.no_start:
+                from pytest_codeprobe.plugin.dry_run import DryRun
+
+                manager.register(DryRun(self), "codeprobe-dry-run")
+        elif self.jobs > 1:
             from pytest_codeprobe.plugin.jobs import Jobs
 
             manager.register(Jobs(self), "codeprobe-jobs")
@@ -265,9 +270,10 @@ class Live:
             self.spawner.close()
 
     def publish_plan(self, given: Sequence[HasTrial]) -> bool:
-        """plan.json, unless another process was first; False if it holds no trial that may start."""
-        starts = [t.skip_reason is None and self.chosen(t) for t in given]
-        if not any(starts):
+        """plan.json, unless another process was first; False if it holds no trial that may start, and it is no dry run."""
+        chosen = [self.chosen(t) for t in given]
+        starts = [t.skip_reason is None and c for t, c in zip(given, chosen, strict=True)]
+        if not any(starts) and not (self.state.options.dry_run and any(chosen)):
             return False
         if self.state.default_place:
             prepare_place_shared(self.state.run_dir)

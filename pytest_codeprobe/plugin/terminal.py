@@ -64,7 +64,7 @@ class Terminal:
             *([f"{self.live.jobs} jobs{' (-n of addopts is set aside)' if spread.set_aside else ''}"] if self.live.jobs > 1 else []),
             f"run dir {self.live.shown_run_dir()}",
         ]
-        yield "codeprobe: " + ", ".join(parts)
+        yield "codeprobe: " + ", ".join([*(["dry run"] if self.live.state.options.dry_run else []), *parts])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -89,6 +89,10 @@ class Terminal:
             yield f"codeprobe: {len(without)} task{'s' * (len(without) != 1)} skipped: {NO_AGENT}"
         if controller.book.plan:
             yield from self._trials(finals)
+            if controller.ending.estimate is not None:
+                from pytest_codeprobe.plugin.dry_run import table
+
+                yield from table(controller.ending.estimate)
         elif (why := controller.ending.no_tasks()) is not None:
             yield f"codeprobe: {why.code}: {why.message}"
             yield f"  {why.remediation}"

@@ -148,6 +148,7 @@ class RunFacts:
     ordinary: Mapping[str, int]
     warnings: Sequence[str]
     next_steps: Sequence[Mapping[str, Any]]
+    estimate: Mapping[str, Any] | None = None  #: of a dry run
 
 
 def envelope(finals: Sequence[Final], errors: Sequence[ErrorEntry], facts: RunFacts) -> dict[str, Any]:
@@ -176,6 +177,7 @@ def envelope(finals: Sequence[Final], errors: Sequence[ErrorEntry], facts: RunFa
         "canary": None,
         "gates": [],
         "ordinary_tests": dict(facts.ordinary),
+        **({"estimate": dict(facts.estimate)} if facts.estimate is not None else {}),
     }
     return {
         "record_type": "envelope",

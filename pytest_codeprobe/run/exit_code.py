@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_codeprobe.errors import error_codes
-from pytest_codeprobe.model.result import VERDICTS
+from pytest_codeprobe.model.result import DRY_RUN, VERDICTS
 from pytest_codeprobe.run.book import Final
 
 
@@ -21,6 +21,7 @@ class Happened:
     task_errors: tuple[str, ...] = ()  #: codes of broken task files
     module_errors: int = 0  #: ordinary test modules that could not be imported
     went_on: bool = False  #: --continue-on-collection-errors
+    dry_run: bool = False
     lost_output: bool = False  #: the run dir is not whole
     ordinary_failed: int = 0
     ordinary_passed: int = 0  #: and skipped: anything that pytest itself counts as having run
@@ -45,5 +46,5 @@ def exit_code(finals: Iterable[Final], happened: Happened) -> int:
         return 4
     if happened.lost_output or any(f.status in ("error", "not_run") for f in finals):
         return 6
-    ran = any(f.status in VERDICTS for f in finals) or happened.ordinary_passed > 0
+    ran = any(f.status in VERDICTS or (happened.dry_run and f.reason == DRY_RUN) for f in finals) or happened.ordinary_passed > 0
     return 0 if ran else 5

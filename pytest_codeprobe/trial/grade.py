@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 from pytest_codeprobe.errors import CodeprobeError, Stopped
+from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.context import Context, reason_of
 from pytest_codeprobe.model.criterion import Criterion, NotApplicable, Score
 from pytest_codeprobe.model.result import CriterionResult
@@ -40,6 +41,14 @@ def grading_timeout(trial: Trial, criteria: Sequence[Criterion]) -> float:
     if trial.limits.grading_timeout is not None:
         return trial.limits.grading_timeout
     return max(DEFAULT_TIMEOUT, sum(c.timeout or c.default_timeout for c in criteria))
+
+
+def pointless(agent: Agent, trial: Trial, criteria: Sequence[Criterion]) -> str | None:
+    """Why nothing could be learnt from the trial, which is nobody's fault: it is skipped. None = it can run."""
+    if reason := agent.skip_reason(trial):
+        return reason
+    deciding = [c for c in criteria if c.enabled and c.gates]
+    return NO_SESSION if not agent.is_session and deciding and all(c.needs_session for c in deciding) else None
 
 
 class _TimeIsUp(CodeprobeError):

@@ -19,7 +19,7 @@ from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.text import Redactor
 from pytest_codeprobe.trial.attempts import Attempts
 from pytest_codeprobe.trial.commands import TaskCommands
-from pytest_codeprobe.trial.grade import NO_SESSION, TrialGrading, Verdict, grading_timeout, judge
+from pytest_codeprobe.trial.grade import TrialGrading, Verdict, grading_timeout, judge, pointless
 from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.handle import SandboxHandle
 from pytest_codeprobe.trial.preserve import TrialLog
@@ -79,7 +79,8 @@ class TrialRun:
         def work() -> SandboxHandle:
             self._may_start()
             self._criteria = tuple(self.context.registry.criteria[c["type"]].model_validate(c) for c in self.trial.criteria)
-            self._skip_if_pointless()
+            if reason := pointless(self.agent(), self.trial, self._criteria):
+                raise Skipped(reason)
             self._lay_out()
             return self.handle
 
@@ -116,9 +117,14 @@ class TrialRun:
 
         return self._once("grade", work)
 
-    def whole(self) -> TrialResult:
-        """All stages, for a caller that is no pytest fixture. Raises only what `passes`."""
+    def whole(self, dry: Callable[[Trial], str] | None = None) -> TrialResult:
+        """All stages, for a caller that is no pytest fixture. Raises only what `passes`.
+
+        `dry`: called in the place of all stages; says why the trial is skipped, or raises what it would end with.
+        """
         try:
+            if dry is not None:
+                self._once("prepare", lambda: self._dry(dry))
             self.prepare()
             self.session()
             self.score()
@@ -266,13 +272,9 @@ class TrialRun:
             self._agent = self.context.registry.agent(self.trial.agent.type or "")
         return self._agent
 
-    def _skip_if_pointless(self) -> None:
-        agent = self.agent()
-        if reason := agent.skip_reason(self.trial):
-            raise Skipped(reason)
-        deciding = [c for c in self._criteria if c.enabled and c.gates]
-        if not agent.is_session and deciding and all(c.needs_session for c in deciding):
-            raise Skipped(NO_SESSION)
+    def _dry(self, check: Callable[[Trial], str]) -> None:
+        self._may_start()
+        raise Skipped(check(self.trial))
 
     def _lay_out(self) -> None:
         self._phase = "prepare"

@@ -1,0 +1,198 @@
+"""--codeprobe-dry-run: every item is told of as skipped, and nothing of it starts; what the run would take is estimated.
+
+Set-up, call and teardown of items never come: no fixture, no hook of a conftest.py around them, no session, no test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from subprocess import PIPE
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.agent import Agent
+from pytest_codeprobe.model.result import DRY_RUN
+from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
+from pytest_codeprobe.plugin.marked import MARKED
+from pytest_codeprobe.run.estimate import History, estimate
+from pytest_codeprobe.sandboxes.tools import run_tool
+from pytest_codeprobe.text import one_line
+from pytest_codeprobe.trial.dry import DryChecks
+from pytest_codeprobe.trial.environment import allowlisted
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.model.context import Context
+    from pytest_codeprobe.model.trial import Trial
+    from pytest_codeprobe.plugin.live import Live
+
+_VERSION_TIMEOUT = 2.0  #: seconds
+_HOOK = "pytest_codeprobe_make_sandbox"
+_UNITS = ((3600.0, "h"), (60.0, "min"))
+
+
+class DryRun:
+    """Hooks of the process that would run items: pytest itself, or a worker."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        self._checks: DryChecks | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
+        """In the place of pytest's own."""
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        stops = (KeyboardInterrupt, pytest.exit.Exception)
+        info: pytest.CallInfo[None] = pytest.CallInfo.from_call(lambda: self._tell(item), when="setup", reraise=stops)
+        report = item.ihook.pytest_runtest_makereport(item=item, call=info)
+        if isinstance(report.longrepr, tuple):  # the skip was raised here, and is said of the item's place
+            path, line, _ = item.reportinfo()
+            report.longrepr = (str(path), (line or 0) + 1, report.longrepr[2])
+        item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        assert self.live.protocol is not None
+        self.live.protocol.delete(item)
+        return True
+
+    def _tell(self, item: pytest.Item) -> None:
+        """Raise what the item's set-up would end with, at best a skip; of a trial with its record."""
+        protocol, holder = self.live.protocol, item if isinstance(item, TaskItem) else item.stash.get(MARKED, None)
+        assert protocol is not None
+        if holder is None:
+            pytest.skip(_skip_of(item) or DRY_RUN)
+        chosen = self.live.chosen(holder)
+
+        def check(trial: Trial) -> str:
+            return holder.skip_reason or _skip_of(item) or (self._check(trial) or DRY_RUN if chosen else NO_AGENT)
+
+        protocol.conclude(item, protocol.new_run(item).whole(check))
+
+    def _check(self, trial: Trial) -> str | None:
+        if self._checks is None:
+            foreign = _maker_of_sandboxes(self.live)
+            if foreign is not None:
+                self.live.warn(f"dry run: sandboxes are made by {_HOOK} in {foreign}, which was not called")
+            self._checks = DryChecks(self.live.context, own_sandboxes=foreign is not None)
+        return self._checks.check(trial)
+
+
+def _skip_of(item: pytest.Item) -> str | None:
+    """The reason of a plain skip mark; conditions are not evaluated, that could run anything."""
+    mark = item.get_closest_marker("skip")
+    if mark is None:
+        return None
+    return str(mark.kwargs.get("reason") or next(iter(mark.args), "") or "unconditional skip")
+
+
+def _maker_of_sandboxes(live: Live) -> str | None:
+    """Who beside us makes sandboxes, rather than wrapping what the driver makes."""
+    for impl in live.config.hook.pytest_codeprobe_make_sandbox.get_hookimpls():
+        if impl.plugin is not live.protocol and not (impl.wrapper or impl.hookwrapper):
+            name = Path(str(impl.plugin_name))
+            root = live.config.rootpath
+            return str(name.relative_to(root)) if name.is_absolute() and name.is_relative_to(root) else str(name)
+    return None
+
+
+# ---- the controller's part
+
+
+def check_versions(live: Live, names: Sequence[str]) -> None:
+    """Warn where an agent's CLI does not tell its version: it is there, but may not work."""
+    agents = [agent for name in names if (agent := live.registry.agent(name)).executable is not None]
+    if not agents:
+        return
+    with ThreadPoolExecutor(len(agents), thread_name_prefix="codeprobe-version") as pool:
+        for agent, wrong in zip(agents, pool.map(lambda a: _no_version(a, live.context), agents), strict=True):
+            if wrong is not None:
+                live.warn(f"agent {agent.name}: its version is unknown: {wrong}")
+
+
+def _no_version(agent: Agent, context: Context) -> str | None:
+    """Why the version of its CLI is unknown; None if it is known."""
+    program = agent.find(context)
+    if program is None or packaged_version(program) is not None:
+        return None
+    try:
+        with tempfile.TemporaryDirectory(prefix="codeprobe-version-") as home:  # it may not write into the user's own
+            env = {**allowlisted(context.environ), "HOME": home, "TERM": "dumb"}
+            done = run_tool([program, "--version"], env=env, timeout=_VERSION_TIMEOUT, stdout=PIPE)
+    except OSError as error:  # a TimeoutError too
+        return f"{program} --version: {error.strerror or error}"
+    if done.status:
+        return f"{program} --version: exit status {done.status}: {one_line(done.complaints.decode(errors='replace'), 200)}"
+    return None if done.output.strip() else f"{program} --version: it printed nothing"
+
+
+def packaged_version(program: str) -> str | None:
+    """The version that the npm package of a program says it has: nothing needs to be started then."""
+    folder = Path(os.path.realpath(program)).parent
+    for place in (folder, *folder.parents):
+        if place.parent.name != "node_modules" and not place.parent.name.startswith("@"):
+            continue
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            version = json.loads((place / "package.json").read_bytes()).get("version")
+            return version if isinstance(version, str) and version else None
+    return None
+
+
+def estimated(live: Live) -> dict[str, Any] | None:
+    """What the run would take, from the trials that the dry run found nothing wrong with; None if there is none."""
+    controller = live.controller
+    if controller is None or not controller.book.plan:
+        return None
+    book = controller.book
+    trials = [t for t in book.plan.values() if (final := book.final.get(t.node_id)) is not None and final.reason == DRY_RUN]
+    runs_dir = live.config.rootpath / live.state.options.runs_dir
+    history = History.read(runs_dir, trials, but=live.state.run_id)
+
+    def is_free(name: str) -> bool:
+        with contextlib.suppress(CodeprobeError):
+            agent = live.registry.agent(name)
+            return not agent.is_session and not agent.calls_model
+        return False
+
+    return estimate(trials, history, parallel=_parallel(live), is_free=is_free)
+
+
+def _parallel(live: Live) -> int:
+    """Trials at once: jobs, or the workers of xdist."""
+    if not live.state.xdist:
+        return live.jobs
+    specs = [str(spec).partition("*") for spec in live.config.getoption("tx", None) or ()]
+    return sum(int(number) if star and number.isdigit() else 1 for number, star, _ in specs) or 1
+
+
+def table(told: Mapping[str, Any]) -> Iterator[str]:
+    """The estimate as a person reads it."""
+    trials, measured, runs = told["trials"], told["measured_trials"], told["runs"]
+    known = f"{measured} of them measured in {runs} earlier run{'s' * (runs != 1)}" if measured else "none was measured before"
+    yield f"estimate for {trials} trial{'s' * (trials != 1)}, {told['parallel']} at a time; {known}"
+    yield f"  {'':8}{'low':>12}{'expected':>12}{'high':>12}"
+    for label, name, words in (("tokens", "tokens", _count), ("cost", "cost_usd", _dollars), ("time", "duration_seconds", _span)):
+        row = told[name]
+        cells = "".join(f"{'unknown' if row[k] is None else words(row[k]):>12}" for k in ("low", "expected", "high"))
+        unknown = row["unknown_trials"]
+        yield f"  {label:8}{cells}" + (f"   not measured: {unknown} trial{'s' * (unknown != 1)}" if unknown and measured else "")
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _dollars(value: float) -> str:
+    return f"${value:.4f}" if 0 < value < 0.01 else f"${value:,.2f}"
+
+
+def _span(seconds: float) -> str:
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
