@@ -125,7 +125,7 @@ OPTIONS: tuple[Option, ...] = (
         help="experiment file, or the bare name of one",
         built=False,
     ),
-    Option(name="suite", cli=("--suite",), metavar="FILE", help="suite.toml: which of the tasks run", built=False),
+    Option(name="suite", cli=("--suite",), metavar="FILE", help="suite.toml: which of the tasks run"),
     Option(
         name="max-cost-usd",
         cli=("--max-cost-usd",),

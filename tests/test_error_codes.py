@@ -106,6 +106,7 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "TASK_INVALID": task_invalid,
     "DUPLICATE_TASK": duplicate_task,
     "NO_TASKS": no_tasks,
+    "NO_SUITE_MATCH": refused(AGENT, "--codeprobe-suite=nowhere.toml"),
     "AUTH_FAILED": failing("AUTH_FAILED"),
     "SANDBOX_UNAVAILABLE": refused(AGENT, "--codeprobe-driver=docker"),
     "SANDBOX_FAILED": sandbox_failed,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_codeprobe.errors import error_codes
 from pytest_codeprobe.options import BUILT, Option
 from tests.front_door import Project, scripted
 
@@ -206,6 +207,7 @@ WRONG = {
     "timeout": ("-1", "USAGE_ERROR"),
     "permission-mode": ("yolo", "INVALID_PERMISSION_MODE"),
     "jobs": ("0", "USAGE_ERROR"),
+    "suite": ("nowhere.toml", "NO_SUITE_MATCH"),
 }
 ANY_VALUE = {"model"}
 
@@ -222,7 +224,7 @@ def test_a_wrong_value_is_refused_before_anything_is_collected(project: Project,
     more = () if name == "agent" else (AGENT,)
     run = project.run("tasks", "tests", f"--codeprobe-{name}={value}", *more, "--codeprobe-json-lines", junit=False)
     (error,) = run.assert_pure()["errors"]
-    assert (error["code"], run.code) == (code, 4)
+    assert (error["code"], run.code) == (code, error_codes()[code].exit_code)
     assert value in error["message"]
     assert error["message"] in run.stderr
 

@@ -29,7 +29,7 @@ __all__ = ["codeprobe_sandbox", "codeprobe_score", "codeprobe_session", "codepro
 
 MARKER = "codeprobe(task, tag): a trial of a coding agent; on a Python test `task` names the task file that its fixtures run"
 #: flags that say that the run is about tasks, and are checked before anything is collected
-_ABOUT_TASKS = frozenset({"agent", "model", "driver", "run-dir", "timeout", "permission-mode", "preserve", "dry-run"})
+_ABOUT_TASKS = frozenset({"agent", "model", "driver", "run-dir", "timeout", "permission-mode", "preserve", "dry-run", "suite"})
 DISCOVERY = pytest.StashKey["Discovery"]()
 YAML_FOLDERS = pytest.StashKey[dict[Path, bool]]()
 
@@ -123,6 +123,15 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     finally:
         if state.live is not None:
             state.live.task_files.close()
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
+def pytest_codeprobe_select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before -k and -m, so that a suite that matches nothing is told of what was collected."""
+    if config.stash[STATE].options.suite is not None:
+        from pytest_codeprobe.plugin.suite import select
+
+        select(config, items)
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.plugin.collect import HasTrial
 from pytest_codeprobe.plugin.refusal import refused
+from pytest_codeprobe.plugin.suite import suite_of
 from pytest_codeprobe.run.folder import prepare_place
 from pytest_codeprobe.sandboxes.openfiles import make_room
 from pytest_codeprobe.tasks.availability import check_driver
@@ -31,6 +32,8 @@ def check_options(live: Live) -> None:
         if options.driver is not None:
             spelled = "--codeprobe-driver" if "driver" in options.on_command_line else "codeprobe_driver"
             check_driver(options.driver, live.registry.drivers, spelled)
+        if options.suite is not None:
+            suite_of(live.config)
         if options.run_dir is not None and not live.state.no_plan:
             prepare_place(live.state.run_dir, default_place=False)
     except CodeprobeError as error:

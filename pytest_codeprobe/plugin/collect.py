@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +13,7 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.plugin.discover import lines_of
 from pytest_codeprobe.plugin.state import STATE
-from pytest_codeprobe.tasks.heads import FileHeads, Head, Text, trial_of
+from pytest_codeprobe.tasks.heads import FileHeads, Head, Text, metadata_of, trial_of
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.result import Attempt, TrialResult
@@ -149,6 +149,11 @@ class TaskItem(pytest.Function):
         if self._trial is None:
             self._trial = self.make_trial()
         return self._trial
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Of the task."""
+        return metadata_of(self._text)
 
     def make_trial(self) -> Trial:
         """The same, not kept."""

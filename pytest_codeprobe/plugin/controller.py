@@ -17,7 +17,7 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
 from pytest_codeprobe.plugin.ending import Ending
-from pytest_codeprobe.plugin.refusal import as_error, refusal_line, refused
+from pytest_codeprobe.plugin.refusal import as_error, refusal_in, refusal_line, refused
 from pytest_codeprobe.run.book import RunBook, final_of
 from pytest_codeprobe.run.folder import point_latest
 from pytest_codeprobe.sandboxes import sweep
@@ -193,7 +193,7 @@ class Controller:
             self.left_out[name] = sorted({*self.left_out[name], *told[name]})
         if told["usage"] is not None and self.ending.refused is None:
             usage = told["usage"]
-            error_of_it = CodeprobeError(usage["code"], usage["message"], remediation=usage["remediation"])
+            error_of_it = CodeprobeError(usage["code"], usage["message"], remediation=usage["remediation"], detail=usage["detail"])
             raise refused(error_of_it) from error_of_it
 
     @pytest.hookimpl(optionalhook=True)
@@ -231,7 +231,10 @@ class Controller:
         self.ending.stop = self.ending.stop or excinfo.value  # the first is the cause: xdist's controller stumbles over a worker's
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self.ending.stop = self.ending.stop or excinfo.value
+        if (refusal := refusal_in(excinfo.value)) is not None:
+            self.ending.refused = refusal
+        else:
+            self.ending.stop = self.ending.stop or excinfo.value
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:

@@ -356,7 +356,7 @@ class Live:
         self.protocol.pytest_sessionfinish(session)
 
 
-def refused(error: CodeprobeError) -> pytest.UsageError:
+def refused(error: CodeprobeError) -> BaseException:
     """See plugin/refusal.py, which needs more than a collection without faults."""
     from pytest_codeprobe.plugin import refusal
 

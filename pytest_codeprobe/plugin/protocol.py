@@ -19,6 +19,7 @@ from pytest_codeprobe.plugin.checks import refuse_what_cannot_run
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
 from pytest_codeprobe.plugin.failure import failure_text, harness_text, told
 from pytest_codeprobe.plugin.marked import MARKED, Marked, mark_tests, redact_report
+from pytest_codeprobe.plugin.refusal import as_error, refusal_in
 from pytest_codeprobe.plugin.timeouts import deadline, ignored
 from pytest_codeprobe.text import one_line
 from pytest_codeprobe.trial.run import TrialRun
@@ -41,6 +42,7 @@ class TrialProtocol:
     def __init__(self, live: Live) -> None:
         self.live, self.state = live, live.state
         self._told = 0  #: how many of our warnings the controller knows
+        self._refusal: BaseException | None = None  #: what ended this process's session, where that is no error in flight at its end
 
     # ---- the plan
     @pytest.hookimpl(tryfirst=True)  # before xdist's own: the plan is on disk when the controller hears of the collection
@@ -279,23 +281,25 @@ class TrialProtocol:
         finally:
             self.live.interrupts.ending = True
 
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._refusal = excinfo.value if refusal_in(excinfo.value) is not None else None
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """What a worker knows as a whole goes to the controller: its usage error would else be exit 5 there."""
         self.live.interrupts.ending = True
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
-            error = sys.exc_info()[1]
+            error = sys.exc_info()[1] or self._refusal
             output["codeprobe"] = json.dumps({"usage": _usage(error), "warnings": self.live.warnings, **self.live.collected()})
 
 
 def _usage(error: BaseException | None) -> dict[str, Any] | None:
-    if not isinstance(error, pytest.UsageError):
+    """What refused a worker's session, for its controller."""
+    if error is None or (not isinstance(error, pytest.UsageError) and refusal_in(error) is None):
         return None
-    from pytest_codeprobe.plugin.refusal import as_error
-
     reason = as_error(error)
-    return {"code": reason.code, "message": reason.message, "remediation": reason.remediation, "text": str(error)}
+    return {"code": reason.code, "message": reason.message, "remediation": reason.remediation, "detail": reason.detail, "text": str(error)}
 
 
 def _holder(item: pytest.Item) -> TaskItem | Marked | None:

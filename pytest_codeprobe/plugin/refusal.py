@@ -14,18 +14,25 @@ from pytest_codeprobe.text import json_line, one_line
 _TRACEBACK = "Traceback (most recent call last)"
 
 
-def refused(error: CodeprobeError) -> pytest.UsageError:
-    """The error as pytest takes it: printed as `ERROR: …`, exit 4, no traceback. Raise it `from` the error itself."""
+def refused(error: CodeprobeError) -> BaseException:
+    """The error as pytest takes it: told without a traceback, with its exit code. Raise it `from` the error itself."""
     remedy = f"\n  {error.remediation}" if error.remediation else ""
-    return pytest.UsageError(f"{error.code}: {error.message}{remedy}")
+    text, code = f"{error.code}: {error.message}{remedy}", error_codes()[error.code].exit_code
+    return pytest.UsageError(text) if code == pytest.ExitCode.USAGE_ERROR else pytest.exit.Exception(text, returncode=code)
+
+
+def refusal_in(error: BaseException | None) -> CodeprobeError | None:
+    """The error that refused() made this of; None if it is something else."""
+    made = isinstance(error, pytest.UsageError | pytest.exit.Exception)
+    return error.__cause__ if error is not None and made and isinstance(error.__cause__, CodeprobeError) else None
 
 
 def as_error(error: BaseException) -> CodeprobeError:
     """The code that an exception means for the run."""
     if isinstance(error, CodeprobeError):
         return error
-    if isinstance(error, pytest.UsageError) and isinstance(error.__cause__, CodeprobeError):
-        return error.__cause__
+    if (reason := refusal_in(error)) is not None:
+        return reason
     text = one_line(str(error), 1000) or type(error).__name__
     if isinstance(error, pytest.UsageError) or type(error).__name__ == "ConftestImportFailure":
         return CodeprobeError("USAGE_ERROR", text)

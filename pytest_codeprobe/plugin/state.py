@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ class State:
             self.default_place = bool(given["default_place"])
             self.named: frozenset[str] = frozenset(given["named"])
         else:
-            self.options = _resolve(config)
+            self.options = _with_paths(_resolve(config), config.invocation_params.dir)
             self.run_id = _new_run_id()
             self.default_place = self.options.run_dir is None
             self.run_dir = self._place(config)
@@ -122,6 +123,11 @@ def _resolve(config: pytest.Config) -> RunOptions:
         raise _usage_error(error) from error
 
 
+def _with_paths(options: RunOptions, folder: Path) -> RunOptions:
+    """Files that were named relative to where pytest was started mean the same in every process."""
+    return options if options.suite is None else replace(options, suite=os.path.abspath(folder / options.suite))
+
+
 def expand_arguments(config: pytest.Config) -> None:
     """Put files in the place of globs, and `tasks/` of rootdir in that of no path for `codeprobe run` (testpaths never count there).
 
@@ -153,7 +159,7 @@ def _ini(config: pytest.Config) -> Any:
     return config.getini
 
 
-def _usage_error(error: Exception) -> Exception:
+def _usage_error(error: Exception) -> BaseException:
     from pytest_codeprobe.errors import CodeprobeError
     from pytest_codeprobe.plugin.refusal import refused
 

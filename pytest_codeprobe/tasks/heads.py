@@ -8,8 +8,9 @@ thousand of them that wait cost little.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pytest_codeprobe.tasks.paths import Sought
 
@@ -80,6 +81,14 @@ def trial_of(text: Text, node_id: str) -> Trial:
     if isinstance(text, Trial):
         return text.model_copy(update={"node_id": node_id})
     return Trial.model_validate_json(b'{"node_id":%s,%s' % (json.dumps(node_id).encode(), text[1:]))
+
+
+def metadata_of(text: Text) -> Mapping[str, Any]:
+    """The metadata of a waiting trial, without its model."""
+    if isinstance(text, bytes | memoryview):
+        found = json.loads(bytes(text)).get("metadata") or {}
+        return found if isinstance(found, dict) else {}
+    return text.metadata
 
 
 def head_of(trial: Trial, fixtures: tuple[str, ...]) -> Head:

@@ -1,0 +1,136 @@
+"""--codeprobe-suite: which tasks a suite.toml leaves, the same in every mode, and what is wrong with one that leaves none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.tasks.suite import Facts, read_suite
+from tests.front_door import Project, scripted
+
+pytestmark = pytest.mark.joint
+
+WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
+AGENT = "--codeprobe-agent=scripted"
+SUITE = "--codeprobe-suite=suite.toml"
+
+
+def fill(project: Project) -> None:
+    agent = scripted(WRITE)
+    project.task("easy-fix", agent=agent, tags=["smoke", "py"], metadata={"difficulty": "easy", "task_type": "bugfix"})
+    project.task("hard-fix", agent=agent, tags=["smoke"], metadata={"difficulty": "Hard", "task_type": ["bugfix", "perf"]})
+    project.task("slow-doc", agent=agent, tags=["slow"], metadata={"difficulty": 3})
+    project.task("plain", agent=agent)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('tags = "smoke"', {"easy-fix", "hard-fix"}),
+        ('tags = ["SMOKE", "slow"]', {"easy-fix", "hard-fix", "slow-doc"}),
+        ('task_ids = ["Plain", "hard-fix", "gone"]', {"plain", "hard-fix"}),
+        ('difficulties = ["hard", 3]', {"hard-fix", "slow-doc"}),
+        ('task_types = "PERF"', {"hard-fix"}),
+        ('exclude_tags = ["smoke"]', {"slow-doc", "plain"}),
+        ('tags = "smoke"\ndifficulties = "easy"\nexclude_tags = "slow"', {"easy-fix"}),
+        ('name = "all"\ndescription = "x"\ntask_dir = "tasks"\neval_goal = "y"', {"easy-fix", "hard-fix", "slow-doc", "plain"}),
+    ],
+)
+def test_keys_and_values(project: Project, text: str, left: set[str]) -> None:
+    fill(project)
+    project.write("suite.toml", f"[suite]\n{text}\n")
+    run = project.run("tasks", AGENT, SUITE, "--codeprobe-jobs=4").assert_consistent()
+    assert (run.code, run.statuses) == (0, dict.fromkeys(left, "passed"))
+
+
+def test_the_same_in_every_mode(project: Project, mode: str) -> None:
+    fill(project)
+    project.write("suite.toml", '[suite]\ntags = ["smoke"]\n')
+    project.write("tests/test_own.py", "def test_own(): pass\n")
+    run = project.run("tasks", "tests", AGENT, SUITE, mode=mode).assert_consistent()
+    assert (run.code, run.statuses) == (0, {"easy-fix": "passed", "hard-fix": "passed"})
+    assert run.envelope["data"]["ordinary_tests"] == {"passed": 1}
+    if mode != "xdist":  # whose controller is never told what its workers deselect
+        assert "2 deselected" in run.stdout
+    again = project.run("tasks", AGENT, SUITE, mode=mode)  # from the index of the run before
+    assert again.statuses == run.statuses
+
+
+def test_it_holds_beside_k_and_m(project: Project, mode: str) -> None:
+    fill(project)
+    project.write("suite.toml", '[suite]\ntags = "smoke"\n')
+    assert project.run("tasks", AGENT, SUITE, "-k", "not hard", "-m", "py", mode=mode).statuses == {"easy-fix": "passed"}
+
+
+def test_collect_only_shows_it(project: Project) -> None:
+    fill(project)
+    project.write("suite.toml", '[suite]\ntags = "slow"\n')
+    run = project.run("tasks", AGENT, SUITE, "--collect-only", "-q")
+    assert run.code == 0
+    assert "slow-doc" in run.stdout
+    assert "1/4 tests collected (3 deselected)" in run.stdout
+    assert not (project.path / ".codeprobe").exists()
+
+
+def test_no_match_says_which_key_removed_how_many(project: Project, mode: str) -> None:
+    fill(project)
+    project.write("suite.toml", '[suite]\nname = "s"\ntags = "smoke"\ndifficulties = "medium"\n')
+    run = project.run("tasks", AGENT, SUITE, "--codeprobe-json-lines", mode=mode, junit=False)
+    (error,) = run.assert_pure()["errors"]
+    assert (error["code"], run.code) == ("NO_SUITE_MATCH", 5)
+    assert error["message"] == "suite 's' (suite.toml) matches none of 4 tasks: tags removed 2, difficulties removed 2"
+    assert error["detail"] == {"suite": "s", "file": "suite.toml", "tasks": 4, "removed": {"tags": 2, "difficulties": 2}}
+    assert error["message"] in run.stderr
+    assert not (project.path / ".codeprobe").exists()
+
+
+def test_no_task_at_all_is_no_fault_of_the_suite(project: Project) -> None:
+    (project.path / "tasks").mkdir()
+    project.write("suite.toml", '[suite]\ntags = "smoke"\n')
+    run = project.run("tasks", AGENT, SUITE, "--codeprobe-json", junit=False)
+    assert [e["code"] for e in run.assert_pure(events=False)["errors"]] == ["NO_TASKS"]
+
+
+def test_the_file_is_looked_for_where_pytest_was_started(project: Project, mode: str) -> None:
+    fill(project)
+    project.write("below/suite.toml", '[suite]\ntask_ids = "plain"\n')
+    run = project.codeprobe("run", "--suite", "below/suite.toml", "--no-json")
+    assert run.statuses == {"plain": "passed"}
+    assert project.run("tasks", AGENT, f"--codeprobe-suite={project.path}/below/suite.toml", mode=mode).statuses == {"plain": "passed"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "no table [suite]"),
+        (b"[suite\n", "no TOML"),
+        (b"suite = 3\n", "no table [suite]"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"[suite]\ntag = 'x'\n", "unknown key 'tag' in [suite] (did you mean 'tags'?)"),
+        (b"[suite]\ntags = [true]\n", "'tags' must be text"),
+        (b"[suite]\ntags = {a = 1}\n", "'tags' must be text"),
+        (b"[suite]\nname = 3\n", "'name' must be text"),
+        (b"[suite]\ntask_ids = [[1]]\n", "'task_ids' must be text"),
+        (b"a = " + b"[" * 50_000, "no TOML"),
+    ],
+)
+def test_a_broken_file(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "suite.toml").write_bytes(content)
+    with pytest.raises(CodeprobeError) as caught:
+        read_suite(tmp_path / "suite.toml", "suite.toml")
+    assert caught.value.code == "NO_SUITE_MATCH"
+    assert said in caught.value.message
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(CodeprobeError, match="Is a directory"):
+        read_suite(tmp_path, "suite.toml")
+
+
+def test_an_empty_list_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text("[suite]\ntask_ids = []\n")
+    suite = read_suite(tmp_path / "s.toml", "s.toml")
+    assert suite.leaves_out(Facts(task_id="a", tags=[], metadata={})) == "task_ids"
+    assert suite.name == "s"
