@@ -123,7 +123,6 @@ OPTIONS: tuple[Option, ...] = (
         settable=True,
         default="experiments/default.yaml, if it exists",
         help="experiment file, or the bare name of one",
-        built=False,
     ),
     Option(name="suite", cli=("--suite",), metavar="FILE", help="suite.toml: which of the tasks run"),
     Option(

@@ -72,6 +72,13 @@ def no_backends(project: Project) -> Run:
     return project.codeprobe("run", "--json")
 
 
+def ambiguous_experiment(project: Project) -> Run:
+    project.task("t", agent=scripted(WRITE))
+    project.write("experiments/a.yaml", "")
+    project.write("experiments/a.yml", "")
+    return project.run("tasks", AGENT, "--codeprobe-experiment=a", JSON, junit=False)
+
+
 def sandbox_failed(project: Project) -> Run:
     project.task("t", agent=scripted(WRITE), pre_run=[{"command": "exit 3"}])
     return project.run("tasks", AGENT, JSON, junit=False)
@@ -103,6 +110,8 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "UNKNOWN_BACKEND": refused("--codeprobe-agent=scriptd"),
     "NO_BACKENDS_CONFIGURED": no_backends,
     "INVALID_PERMISSION_MODE": refused(AGENT, "--codeprobe-permission-mode=yolo"),
+    "NO_EXPERIMENT": refused(AGENT, "--codeprobe-experiment=nowhere"),
+    "AMBIGUOUS_EXPERIMENT": ambiguous_experiment,
     "TASK_INVALID": task_invalid,
     "DUPLICATE_TASK": duplicate_task,
     "NO_TASKS": no_tasks,

@@ -207,6 +207,7 @@ WRONG = {
     "timeout": ("-1", "USAGE_ERROR"),
     "permission-mode": ("yolo", "INVALID_PERMISSION_MODE"),
     "jobs": ("0", "USAGE_ERROR"),
+    "experiment": ("nowhere", "NO_EXPERIMENT"),
     "suite": ("nowhere.toml", "NO_SUITE_MATCH"),
 }
 ANY_VALUE = {"model"}

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from pytest_codeprobe import __version__
+from pytest_codeprobe.cli.experiment import experiment
 from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.model.clock import SystemClock, stamp
 from pytest_codeprobe.options import BUILT
@@ -163,3 +164,4 @@ def _wants_json(argv: list[str]) -> bool:
 
 
 _options(run)
+group.add_command(experiment)

@@ -29,7 +29,9 @@ __all__ = ["codeprobe_sandbox", "codeprobe_score", "codeprobe_session", "codepro
 
 MARKER = "codeprobe(task, tag): a trial of a coding agent; on a Python test `task` names the task file that its fixtures run"
 #: flags that say that the run is about tasks, and are checked before anything is collected
-_ABOUT_TASKS = frozenset({"agent", "model", "driver", "run-dir", "timeout", "permission-mode", "preserve", "dry-run", "suite"})
+_ABOUT_TASKS = frozenset(
+    {"agent", "model", "driver", "run-dir", "timeout", "permission-mode", "preserve", "dry-run", "suite", "experiment"}
+)
 DISCOVERY = pytest.StashKey["Discovery"]()
 YAML_FOLDERS = pytest.StashKey[dict[Path, bool]]()
 

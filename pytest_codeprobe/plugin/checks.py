@@ -32,6 +32,7 @@ def check_options(live: Live) -> None:
         if options.driver is not None:
             spelled = "--codeprobe-driver" if "driver" in options.on_command_line else "codeprobe_driver"
             check_driver(options.driver, live.registry.drivers, spelled)
+        _ = live.experiment.chosen
         if options.suite is not None:
             suite_of(live.config)
         if options.run_dir is not None and not live.state.no_plan:

@@ -154,7 +154,7 @@ class Ending:
             started_at=stamp(_moment(self._started)),
             ended_at=stamp(_moment(now)),
             duration_seconds=round(now - self._started, 3),
-            experiment=None,
+            experiment=self.live.experiment.name,
             ordinary=dict(self.state.ordinary),
             warnings=warnings,
             next_steps=(),

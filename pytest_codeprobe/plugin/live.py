@@ -22,6 +22,7 @@ from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.plugin import collect
 from pytest_codeprobe.plugin.closures import Closures
 from pytest_codeprobe.plugin.collect import HasTrial, TaskItem
+from pytest_codeprobe.plugin.experiment import RunExperiment
 from pytest_codeprobe.plugin.interrupts import Interrupts
 from pytest_codeprobe.plugin.marks import Marks
 from pytest_codeprobe.plugin.taskfiles import TaskFiles
@@ -82,6 +83,7 @@ class Live:
         self.deleter: Executor | None = None  #: removes private folders while the main thread goes on; None: that does it
         self._warning = threading.Lock()
         self.task_files = TaskFiles(self)
+        self.experiment = RunExperiment(self)
         self.closures = Closures(self.config)
         self.marks = Marks(self.config)
 
@@ -172,18 +174,11 @@ class Live:
             template_roots=options.template_roots,
         )
 
-    @functools.cached_property
-    def defaults(self) -> Mapping[str, Any]:
-        """The layer of experiments/default.yaml."""
-        from pytest_codeprobe.tasks.layers import load_defaults
-
-        return load_defaults(self.settings)
-
     def expand(self, task: LoadedTask, node_id: str) -> list[Trial]:
         """The trials of a task."""
         from pytest_codeprobe.tasks.expand import expand
 
-        return expand(task, settings=self.settings, options=self.state.options, defaults=self.defaults, node_id=node_id)
+        return expand(task, settings=self.settings, options=self.state.options, defaults=self.experiment.defaults, node_id=node_id)
 
     def is_fault_of_run(self, error: CodeprobeError) -> bool:
         """Whether the error lies in the run's options and not in the task file that met it; the run is refused with it then."""
@@ -286,7 +281,8 @@ class Live:
             for note in trial.notes if start else ():
                 self.warn(note)  # once for a run, however many tasks it holds for
         try:
-            self.folder.publish_plan(make_plan(self.state.run_id, __version__, str(self.config.rootpath), self.state.options, listed))
+            root, options = str(self.config.rootpath), self.state.options
+            self.folder.publish_plan(make_plan(self.state.run_id, __version__, root, options, listed, experiment=self.experiment.name))
         except CodeprobeError as error:
             raise refused(error) from error
         return True

@@ -152,14 +152,19 @@ class TaskFiles:
     def _circumstances(self) -> dict[str, object] | None:
         """What loading depends on beside the task files, as JSON values; None where a value may be a secret."""
         defaults: dict[str, object] = {}
-        if (file := self._config.rootpath / DEFAULTS).is_file():
-            try:
-                content = read_bytes(file)
-                defaults = {"content": digest(content), "settings": self._live.defaults}  # this looks for what it names
-            except (OSError, CodeprobeError):
-                return None
-            if b"$" in content:  # the value of a variable would be part of every trial
-                return None
+        try:
+            experiment = self._live.experiment.chosen
+            files = (self._config.rootpath / DEFAULTS,) if experiment is None else experiment.files
+            contents = [read_bytes(file) for file in files if file.is_file()]
+            if contents:
+                defaults = {
+                    "contents": list(map(digest, contents)),
+                    "settings": self._live.experiment.defaults,
+                }  # this looks for what it names
+        except (OSError, CodeprobeError):
+            return None
+        if any(b"$" in content for content in contents):  # the value of a variable would be part of every trial
+            return None
         options = self._options
         return {
             "version": __version__,

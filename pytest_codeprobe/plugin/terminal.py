@@ -59,6 +59,7 @@ class Terminal:
             f"{len(plan)} trial{'s' * (len(plan) != 1)}",
             f"agent {', '.join(agents)}",
             *([f"model {', '.join(models)}"] if models else []),
+            *([f"experiment {name}"] if (name := self.live.experiment.name) is not None else []),
             f"driver {', '.join(drivers)}",
             *([f"{workers} workers"] if workers else []),
             *([f"{self.live.jobs} jobs{' (-n of addopts is set aside)' if spread.set_aside else ''}"] if self.live.jobs > 1 else []),

@@ -56,7 +56,9 @@ def planned(trial: Trial, *, starts: bool = True) -> PlannedTrial:
     )
 
 
-def make_plan(run_id: str, version: str, rootdir: str, options: RunOptions, trials: Iterable[PlannedTrial]) -> dict[str, Any]:
+def make_plan(
+    run_id: str, version: str, rootdir: str, options: RunOptions, trials: Iterable[PlannedTrial], *, experiment: str | None = None
+) -> dict[str, Any]:
     """plan.json. It must not differ between the processes of a run: no times, no worker in it."""
     shown = {k: v for k, v in dataclasses.asdict(options).items() if k != "secrets"}
     return {
@@ -64,6 +66,7 @@ def make_plan(run_id: str, version: str, rootdir: str, options: RunOptions, tria
         "run_id": run_id,
         "plugin_version": version,
         "rootdir": rootdir,
+        "experiment": experiment,
         "options": shown,
         "trials": [t.model_dump(mode="json") for t in trials],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
@@ -16,7 +17,7 @@ from pytest_codeprobe.tasks.paths import DEFAULTS
 from pytest_codeprobe.tasks.problems import FieldPath, Problems, relative, shown
 from pytest_codeprobe.tasks.resolve import Resolver
 from pytest_codeprobe.tasks.settings import LoadSettings
-from pytest_codeprobe.tasks.yaml import load_documents
+from pytest_codeprobe.tasks.yaml import Document, load_documents
 
 #: low to high; built-in defaults are those of the models
 LayerName = Literal["default", "experiment", "task", "variant", "flags"]
@@ -165,9 +166,9 @@ _OTHERS = frozenset(("repeats", "driver", "gateway", "agent", "pre_run", "post_r
 
 
 def load_defaults(settings: LoadSettings) -> dict[str, Any]:
-    """`defaults.run_limits` and `defaults.sandbox` of experiments/default.yaml below rootdir; empty if there is none.
+    """What read_defaults() finds in experiments/default.yaml below rootdir; empty if there is none.
 
-    Paths in it are absolute, variables expanded. CodeprobeError TASK_INVALID with file:line:column for a fault in them.
+    CodeprobeError TASK_INVALID with file:line:column for a fault in it.
     """
     file = settings.rootdir / DEFAULTS
     if not file.is_file():
@@ -176,7 +177,16 @@ def load_defaults(settings: LoadSettings) -> dict[str, Any]:
     documents = [d for d in load_documents(file, rootdir=settings.rootdir) if d.value is not None]
     if not documents:
         return {}
-    document = documents[0]
+    resolved = read_defaults(documents[0], file, settings, problems)
+    problems.check()
+    return resolved
+
+
+def read_defaults(document: Document, file: Path, settings: LoadSettings, problems: Problems) -> dict[str, Any]:
+    """`defaults.run_limits` and `defaults.sandbox` of an experiment file; faults in them are added to `problems`.
+
+    Paths in it are absolute, variables expanded.
+    """
     values = document.value.get("defaults") if isinstance(document.value, dict) else document.value
     if values is None:
         return {}
@@ -205,5 +215,4 @@ def load_defaults(settings: LoadSettings) -> dict[str, Any]:
         else:
             if isinstance(valid, SandboxConfig):
                 check_sandbox(valid, add)
-    problems.check()
     return resolved

@@ -1,0 +1,236 @@
+"""--codeprobe-experiment: which file is meant, what holds of it, what is refused; and `codeprobe experiment new`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from tests.front_door import Project, Run, scripted
+
+pytestmark = pytest.mark.joint
+
+WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
+AGENT = "--codeprobe-agent=scripted"
+LIMIT = "defaults:\n  run_limits: {task_timeout: %s}\n"
+
+
+def limits(run: Run) -> dict[str, float]:
+    return {t["task_id"]: t["limits"]["task_timeout"] for t in run.plan}
+
+
+def error(run: Run) -> dict[str, object]:
+    (found,) = run.assert_pure(events=False)["errors"]
+    return dict(found)
+
+
+@pytest.mark.parametrize("asked", ["experiments/fast.yaml", "fast", "fast.yaml", "quick", "below/other"])
+def test_a_path_or_a_bare_name(project: Project, asked: str) -> None:
+    project.task("t", agent=scripted(WRITE))
+    project.task("own", agent=scripted(WRITE), run_limits={"task_timeout": 50})
+    project.write("experiments/default.yaml", LIMIT % 33)
+    project.write("experiments/fast.yaml", "experiment_id: quick  # by this name too\n" + LIMIT % 7)
+    project.write("experiments/below/other.yml", "experiment_id: 'other one'\n" + LIMIT % 7)
+    run = project.run("tasks", AGENT, f"--codeprobe-experiment={asked}").assert_consistent()
+    assert (run.code, limits(run)) == (0, {"t": 7, "own": 50})
+    name = "other one" if asked == "below/other" else "quick"
+    assert run.envelope["data"]["experiment"] == name
+    assert json.loads((run.folder / "plan.json").read_text())["experiment"] == name
+    assert f"experiment {name}" in run.output
+
+
+def test_the_same_in_every_mode_and_from_the_index(project: Project, mode: str) -> None:
+    project.task("t", agent=scripted(WRITE))
+    project.write("experiments/default.yaml", LIMIT % 33)
+    project.write("experiments/fast.yaml", LIMIT % 7)
+    for asked, limit, name in (("fast", 7, "fast"), (None, 33, "default"), ("fast", 7, "fast")):
+        run = project.run("tasks", AGENT, *([f"--codeprobe-experiment={asked}"] if asked else []), mode=mode).assert_consistent()
+        assert (run.code, limits(run), run.envelope["data"]["experiment"]) == (0, {"t": limit}, name)
+    project.write("experiments/fast.yaml", LIMIT % 8)
+    assert limits(project.run("tasks", AGENT, "--codeprobe-experiment=fast", mode=mode)) == {"t": 8}
+
+
+def test_default_is_the_layer_below_unless_it_is_not_inherited(project: Project, mode: str) -> None:
+    project.task("t", agent=scripted({"run": 'printf "%s-%s" "$A" "$B" > out.txt'}))
+    project.write("experiments/default.yaml", "defaults:\n  run_limits: {max_turns: 9}\n  sandbox: {env: {A: low, B: low}}\n")
+    project.write("experiments/x.yaml", "defaults:\n  sandbox: {env: {B: high}}\n")
+    project.write("experiments/y.yaml", "inherit: false\ndefaults:\n  sandbox: {env: {B: high}}\n")
+    run = project.run("tasks", AGENT, "--codeprobe-experiment=x", mode=mode)
+    assert run.plan[0]["limits"]["max_turns"] == 9
+    assert (run.trial("t") / "artifacts" / "out.txt").read_text() == "low-high"
+    run = project.run("tasks", AGENT, "--codeprobe-experiment=y", mode=mode)
+    assert "max_turns" not in run.plan[0]["limits"]
+    assert (run.trial("t") / "artifacts" / "out.txt").read_text() == "-high"
+
+
+@pytest.mark.parametrize("where", ["environment", "ini"])
+def test_from_environment_and_ini(project: Project, mode: str, where: str) -> None:
+    project.task("t", agent=scripted(WRITE))
+    project.write("experiments/fast.yaml", LIMIT % 7)
+    environment = {"CODEPROBE_EXPERIMENT": "fast"} if where == "environment" else {}
+    if where == "ini":
+        project.write("pytest.ini", "[pytest]\ncodeprobe_experiment = experiments/fast.yaml\n")
+    run = project.run("tasks", AGENT, mode=mode, env=environment).assert_consistent()
+    assert (run.code, limits(run), run.envelope["data"]["experiment"]) == (0, {"t": 7}, "fast")
+    environment = {"CODEPROBE_EXPERIMENT": "fats"}
+    run = project.run("tasks", AGENT, "--codeprobe-json-lines", mode=mode, env=environment, junit=False)
+    assert (run.code, [e["code"] for e in run.assert_pure()["errors"]]) == (4, ["NO_EXPERIMENT"])
+
+
+def test_a_plain_run_of_tests_does_not_look_for_it(project: Project) -> None:
+    project.write("tests/test_own.py", "def test_own(): pass\n")
+    assert project.run("tests", env={"CODEPROBE_EXPERIMENT": "nowhere"}).code == 0
+
+
+def test_no_experiment_and_the_command_that_helps(project: Project, mode: str) -> None:
+    project.task("t", agent=scripted(WRITE))
+    project.write("experiments/fast.yaml", "experiment_id: quick\n")
+    project.write("experiments/slow.yml", "description: x\n")
+    wanted = ("tasks", AGENT, "--codeprobe-json")
+    run = project.run(*wanted, "--codeprobe-experiment=quik", mode=mode, junit=False)
+    found = error(run)
+    assert (found["code"], run.code) == ("NO_EXPERIMENT", 4)
+    assert found["message"] == "experiment 'quik' was not found (did you mean 'quick'?)"
+    assert "Use one of: quick, slow; or make one with `codeprobe experiment new quik`" in str(found["remediation"])
+    assert found["detail"] == {"experiment": "quik", "available": ["quick", "slow"]}
+    command = found["command"]
+    assert isinstance(command, list)
+    assert command == ["codeprobe", "experiment", "new", "quik"]
+    assert project.codeprobe(*command[1:]).code == 0
+    again = project.run("tasks", AGENT, "--codeprobe-experiment=quik", mode=mode)
+    assert (again.code, again.envelope["data"]["experiment"]) == (0, "quik")
+
+
+def test_the_command_works_from_another_folder(project: Project) -> None:
+    project.task("t", agent=scripted(WRITE))
+    (project.path / "below").mkdir()
+    start = ("-c", "import os; os.chdir('below'); from pytest_codeprobe.cli import main; main()")
+    run = project.start("run", "../tasks", "--agent", "scripted", "-e", "mine", "--json", program=start, junit=False).wait()
+    command = run.assert_pure(events=False)["errors"][0]["command"]
+    assert command is not None
+    assert project.start(*command[1:], program=start, junit=False).wait().code == 0
+    again = project.start("run", "../tasks", "--agent", "scripted", "-e", "mine", "--json", program=start, junit=False).wait()
+    assert (again.code, again.assert_pure(events=False)["data"]["experiment"]) == (0, "mine")
+
+
+def test_a_name_that_fits_two_files(project: Project, mode: str) -> None:
+    project.task("t", agent=scripted(WRITE))
+    project.write("experiments/a.yaml", LIMIT % 7)
+    project.write("experiments/b.yml", "experiment_id: a\n" + LIMIT % 8)
+    project.write("experiments/c/a", LIMIT % 9)
+    run = project.run("tasks", AGENT, "--codeprobe-experiment=a", "--codeprobe-json", mode=mode, junit=False)
+    found = error(run)
+    assert (found["code"], run.code) == ("AMBIGUOUS_EXPERIMENT", 4)
+    assert "--config experiments/a.yaml or --config experiments/b.yml" in str(found["remediation"])
+    assert found["detail"] == {"experiment": "a", "candidates": ["experiments/a.yaml", "experiments/b.yml"]}
+    for value, limit in (("experiments/a.yaml", 7), ("experiments/b.yml", 8)):
+        assert limits(project.codeprobe("run", "--agent=scripted", *shlex.split(f"--config {value}"), "--no-json")) == {"t": limit}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("experimentid: x\n", "1:1: unknown field 'experimentid' (did you mean 'experiment_id'?)"),
+        ("defaults:\n  run_limts: {}\n", "2:3: unknown field 'run_limts' (did you mean 'run_limits'?) in 'defaults'"),
+        ("defaults:\n  run_limits: {max_turn: 1}\n", "2:16: unknown field 'max_turn' (did you mean 'max_turns'?) in 'defaults.run_limits'"),
+        ("defaults:\n  run_limits: {max_turns: -1}\n", "2:27: 'defaults.run_limits.max_turns' must be greater than 0, not -1"),
+        ("defaults:\n  sandbox: {template_sources: [{type: template_dir, path: nowhere}]}\n", "names what is not there"),
+        ("defaults: 3\n", "'defaults' must be a mapping"),
+        ("- a\n", "an experiment must be a mapping"),
+        ("a: b: c\n", "1:5"),
+        ("inherit: 3\n", "'inherit' must be true or false"),
+        ("variants: [{variant_id: A B}]\n", "'variants[0].variant_id' must match"),
+        ("variants: [{variant_id: a}, {variant_id: a}]\n", "'variants[1].variant_id': 'a' stands twice"),
+        ("variants: [{variant_id: a}, {variant_id: b}]\n", "1:11: 'variants': more than one is not available yet"),
+        ("variants: [{variant_id: a, agent: {model: m}}]\n", "'variants[0].agent' is not available yet; use 'defaults'"),
+        ("defaults: {repeats: 3}\n", "'defaults.repeats' is not available yet"),
+        ("defaults: {agent: {type: scripted}}\n", "'defaults.agent' is not available yet"),
+        ("defaults: {driver: docker}\n", "'defaults.driver' is not available yet; use 'defaults.sandbox.driver'"),
+        ("defaults: {pre_run: [{command: x}]}\n", "'defaults.pre_run' is not available yet"),
+        ("defaults: {gateway: required}\n", "'defaults.gateway' is not available yet"),
+        ("defaults: {simulation: {goal: x}}\n", "'defaults.simulation' is not available yet"),
+        ("prices: {m: {input: 1, output: 2}}\n", "'prices' is not available yet"),
+        ("gates: [{metric: pass_rate, min: 1}]\n", "'gates' is not available yet"),
+    ],
+)
+def test_what_is_wrong_or_would_change_the_outcome_is_refused(project: Project, text: str, said: str) -> None:
+    project.task("t", agent=scripted(WRITE))
+    project.write("experiments/x.yaml", text)
+    run = project.run("tasks", AGENT, "--codeprobe-experiment=x", "--codeprobe-json", junit=False)
+    found = error(run)
+    assert (found["code"], run.code) == ("NO_EXPERIMENT", 4)
+    assert said in str(found["message"])
+    assert str(found["message"]).startswith("experiments/x.yaml:")
+    assert found["remediation"] == "Correct experiments/x.yaml at the place named."
+    assert not (project.path / ".codeprobe").exists()
+
+
+def test_what_asks_for_nothing_is_no_fault(project: Project) -> None:
+    project.task("t", agent=scripted(WRITE))
+    project.write(
+        "experiments/x.yaml",
+        "description: x\njudge: {model: m}\nprices: {}\ngates: []\nvariants: [{variant_id: one, description: y}]\n"
+        "defaults: {repeats: 1, gateway: auto, agent: {}, pre_run: [], driver: null}\n",
+    )
+    run = project.run("tasks", AGENT, "--codeprobe-experiment=x").assert_consistent()
+    assert run.code == 0
+    assert [w for w in run.envelope["warnings"] if "judge is not available yet" in w]
+
+
+@pytest.mark.parametrize("asked", ["experiments", "./experiments/", "experiments/nowhere.yaml", "a/../b", "\u00e4 b", "*"])
+def test_what_names_no_file(project: Project, asked: str) -> None:
+    project.task("t", agent=scripted(WRITE))
+    project.write("experiments/x.yaml", "")
+    run = project.run("tasks", AGENT, f"--codeprobe-experiment={asked}", "--codeprobe-json", junit=False)
+    assert (error(run)["code"], run.code) == ("NO_EXPERIMENT", 4)
+
+
+def test_an_empty_file_and_one_of_default_itself(project: Project) -> None:
+    project.task("t", agent=scripted(WRITE))
+    project.write("experiments/x.yaml", "")
+    assert project.run("tasks", AGENT, "--codeprobe-experiment=x").envelope["data"]["experiment"] == "x"
+    project.write("experiments/default.yaml", LIMIT % 7)
+    assert limits(project.run("tasks", AGENT, "--codeprobe-experiment=default")) == {"t": 7}
+
+
+# ---- codeprobe experiment new
+
+
+def test_new_writes_a_file_that_can_be_used_as_it_is(project: Project) -> None:
+    project.task("t", agent=scripted(WRITE))
+    run = project.codeprobe("experiment", "new", "my-first")
+    assert (run.code, run.stderr) == (0, "")
+    assert "wrote experiments/my-first.yaml" in run.stdout
+    used = project.run("tasks", AGENT, "--codeprobe-experiment=my-first").assert_consistent()
+    assert (used.code, used.envelope["data"]["experiment"]) == (0, "my-first")
+    text = (project.path / "experiments/my-first.yaml").read_text()
+    lines = (line.replace("    # ", "    ") if line.startswith("    # ") else line.replace(" {}", "") for line in text.splitlines())
+    uncommented = "\n".join(lines)
+    project.write("experiments/full.yaml", uncommented.replace("my-first", "full"))
+    (project.path / "shared").mkdir()
+    full = project.run("tasks", AGENT, "--codeprobe-experiment=full").assert_consistent()
+    assert full.plan[0]["limits"]["max_usd"] == 2.0, "what stands in comments is right as well"
+
+
+def test_new_without_a_name_is_the_default(project: Project) -> None:
+    project.task("t", agent=scripted(WRITE))
+    assert project.codeprobe("experiment", "new").code == 0
+    assert project.run("tasks", AGENT).envelope["data"]["experiment"] == "default"
+
+
+def test_new_never_overwrites(project: Project) -> None:
+    file = project.write("experiments/mine.yaml", "mine")
+    run = project.codeprobe("experiment", "new", "mine")
+    assert run.code == 4
+    assert "USAGE_ERROR: experiments/mine.yaml is there already" in run.stderr
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"), [(("A B",), "is no name"), (("../x",), "is no name"), (("x", "--dir", "pytest.ini"), "pytest.ini")]
+)
+def test_new_refuses_what_it_cannot_write(project: Project, args: tuple[str, ...], said: str) -> None:
+    run = project.codeprobe("experiment", "new", *args)
+    assert run.code == 4
+    assert said in run.stderr
