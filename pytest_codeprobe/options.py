@@ -209,7 +209,6 @@ OPTIONS: tuple[Option, ...] = (
         settable=True,
         default="truncate",
         help="what a transcript over its limit means: an error, a marked end, or no transcripts at all",
-        built=False,
     ),
     Option(
         name="trace-max-bytes",
@@ -219,7 +218,6 @@ OPTIONS: tuple[Option, ...] = (
         settable=True,
         default="64MiB",
         help="limit of one transcript, in bytes: 1000000, 512KiB, 64MiB",
-        built=False,
     ),
     Option(
         name="trace-budget",
@@ -228,7 +226,6 @@ OPTIONS: tuple[Option, ...] = (
         metavar="N",
         settable=True,
         help="limit of all transcripts of the run together, in bytes",
-        built=False,
     ),
     Option(name="doctor", kind="flag", default="off", help="check what a run would need, and run nothing", built=False),
     *(

@@ -79,6 +79,16 @@ def ambiguous_experiment(project: Project) -> Run:
     return project.run("tasks", AGENT, "--codeprobe-experiment=a", JSON, junit=False)
 
 
+def traced(limit: str) -> Callable[[Project], Run]:
+    """A transcript that is over a limit."""
+
+    def provoke(project: Project) -> Run:
+        project.task("t", agent=scripted(WRITE))
+        return project.run("tasks", AGENT, "--codeprobe-trace-overflow=fail", limit, JSON, junit=False)
+
+    return provoke
+
+
 def sandbox_failed(project: Project) -> Run:
     project.task("t", agent=scripted(WRITE), pre_run=[{"command": "exit 3"}])
     return project.run("tasks", AGENT, JSON, junit=False)
@@ -122,6 +132,8 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "AGENT_BLOCKED": failing("AGENT_BLOCKED"),
     "AGENT_CRASHED": failing("AGENT_CRASHED"),
     "LLM_UNAVAILABLE": failing("LLM_UNAVAILABLE"),
+    "TRACE_OVERFLOW_FIRED": traced("--codeprobe-trace-max-bytes=100"),
+    "TRACE_BUDGET_EXCEEDED": traced("--codeprobe-trace-budget=100"),
     "WORKER_DIED": worker_died,
     "FIXTURE_FAILED": fixture_failed,
     "VERIFIER_FAILED": verifier_failed,

@@ -208,6 +208,9 @@ WRONG = {
     "permission-mode": ("yolo", "INVALID_PERMISSION_MODE"),
     "jobs": ("0", "USAGE_ERROR"),
     "experiment": ("nowhere", "NO_EXPERIMENT"),
+    "trace-overflow": ("drop", "USAGE_ERROR"),
+    "trace-max-bytes": ("0", "USAGE_ERROR"),
+    "trace-budget": ("64 parsecs", "USAGE_ERROR"),
     "suite": ("nowhere.toml", "NO_SUITE_MATCH"),
 }
 ANY_VALUE = {"model"}

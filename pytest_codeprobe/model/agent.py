@@ -74,6 +74,11 @@ class SessionParser(ABC):
     replied: bool = False  #: the model has begun to answer at least once
     final_seen: bool = False  #: the CLI's own last event: it has nothing more to do
 
+    @property
+    def overflowed(self) -> bool:
+        """The transcript is over its limit, and the run wants no session to go on then (--codeprobe-trace-overflow fail)."""
+        return False
+
     @abstractmethod
     def feed(self, line: bytes) -> None:
         """One line without its newline. Never raises, whatever is in it."""

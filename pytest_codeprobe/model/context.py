@@ -68,6 +68,10 @@ FORBID: Mapping[str, str] = {
 }
 
 
+#: flag: the transcripts of the run are over their budget, and those to come are truncated at once; it stops nothing
+TRUNCATE = "truncate"
+
+
 def reason_of(flag: str) -> str:
     """The reason in a record, from a flag's name or a keeper's `stopped:<flag>`."""
     name = flag.removeprefix("stopped:").partition("@")[0]

@@ -18,6 +18,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
 from pytest_codeprobe.plugin.ending import Ending
 from pytest_codeprobe.plugin.refusal import as_error, refusal_in, refusal_line, refused
+from pytest_codeprobe.plugin.trace import TraceBudget
 from pytest_codeprobe.run.book import RunBook, final_of
 from pytest_codeprobe.run.folder import point_latest
 from pytest_codeprobe.sandboxes import sweep
@@ -39,6 +40,7 @@ class Controller:
         output = self.state.output
         self.book = RunBook(live.folder, self.state.run_id, live.clock, output.event if output is not None else _nothing)
         self.ending = Ending(live, self.book)
+        self.trace = TraceBudget(live, self.book)
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
         self._closed = self._interrupt_told = False
         self._done = threading.Event()
@@ -90,6 +92,7 @@ class Controller:
         while not self._done.wait(_FOLLOW):
             self.book.drain_all()
             self._tell_interrupt()
+            self.trace.look()
             self.look()
             if not (self.state.xdist and interrupts.count and not self.book.open):
                 idle_since = 0.0
@@ -159,6 +162,7 @@ class Controller:
             text = getattr(report, "codeprobe", None)
             if text is not None:
                 self._trial_report(report, TrialResult.model_validate_json(text))
+                self.trace.look()
             elif report.nodeid not in self.book.plan and report.nodeid not in self.ending.unplanned:
                 self.state.count(report)
             maxfail = self.config.getoption("maxfail")
@@ -292,6 +296,8 @@ class Controller:
             self._follower.join()
         if self.book.plan:
             self._tell_interrupt()
+            self.book.drain_all()
+            self.ending.raised += self.trace.close()
             self.book.close(self.ending.reason())
         mine = self.live.collected()
         for name in self.left_out:

@@ -30,6 +30,7 @@ class Ending:
         self.session: pytest.Session | None = None
         self.unplanned: dict[str, Final] = {}  #: tasks that were skipped without a plan, for want of an agent
         self.task_errors: list[CodeprobeError] = []
+        self.raised: list[CodeprobeError] = []  #: of the run as a whole, while trials ran
         self.warnings: list[str] = []
         self.internal = False
         self.stop: BaseException | None = None  #: what ended pytest's loop
@@ -78,6 +79,7 @@ class Ending:
             task_errors=tuple(e.code for e in self.task_errors),
             module_errors=self.state.module_errors,
             went_on=self.went_on(),
+            raised=tuple(e.code for e in self.raised),
             dry_run=self.state.options.dry_run,
             lost_output=self.book.trouble is not None,
             ordinary_failed=self.state.ordinary["failed"] + self.state.ordinary["error"],
@@ -105,6 +107,7 @@ class Ending:
             found.append(entry(why))
         if self.book.trouble is not None:
             found.append(entry(self.book.trouble))
+        found.extend(map(entry, self.raised))
         return found + trial_errors(self.finals())
 
     @functools.cached_property

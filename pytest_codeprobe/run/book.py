@@ -122,6 +122,7 @@ class RunBook:
         self.final: dict[str, Final] = {}
         self.open: dict[str, str] = {}  #: node id -> worker, from the start of its protocol to its final record
         self.started: dict[str, int] = {}  #: node id -> number of the attempt whose agent was about to start, says the spool
+        self.transcript_bytes = 0  #: of all attempts so far
         self.trouble: CodeprobeError | None = None  #: what of the run dir could not be written
         self._statuses: Counter[str] = Counter()  #: of final records
         self._cost: float | None = None  #: theirs, as far as it is known
@@ -182,6 +183,9 @@ class RunBook:
     def _take(self, worker: str, fields: dict[str, Any]) -> None:
         event, node_id = fields.pop("event"), fields["node_id"]
         if node_id in self.final or node_id not in self.plan:
+            return
+        if event == "transcript":
+            self.transcript_bytes += fields["bytes"]
             return
         if event == "trial_started":
             self.started[node_id] = fields.get("attempt", 1)
@@ -356,9 +360,11 @@ def _spooled(line: bytes) -> dict[str, Any] | None:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict) or fields.get("event") not in ("trial_started", "trial_retried"):
+    if not isinstance(fields, dict) or fields.get("event") not in ("trial_started", "trial_retried", "transcript"):
         return None
     fitting = isinstance(fields.get("node_id"), str) and type(fields.get("attempt", 1)) is int
+    if fields["event"] == "transcript":
+        fitting = fitting and type(fields.get("bytes")) is int and fields["bytes"] >= 0
     return fields if fitting and not fields.keys() & {"seq", "run_id", "record_type"} else None
 
 

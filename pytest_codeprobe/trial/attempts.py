@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
+from pytest_codeprobe.agents.base.transcripts import MAX_BYTES
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.agent import Agent, SessionParser, SessionRequest
 from pytest_codeprobe.model.clock import stamp
@@ -90,11 +91,23 @@ class Attempts:
         self.session_time += outcome.duration
         self.limit = outcome.limit_hit
         self._note(outcome)  # first of all: what it cost is known, whatever comes
-        self.transcript = parser.transcript()
-        self._store.transcript(sandbox, self.transcript)
+        if context.options.trace_overflow != "off":
+            self.transcript = parser.transcript()
+            size = self._store.transcript(sandbox, self.transcript)
+            context.events.emit("transcript", node_id=self._trial.node_id, attempt=self.number, bytes=size)
         if outcome.stopped:
             raise Stopped(outcome.stopped)
+        if parser.overflowed and outcome.end.code is None:
+            self._raise_overflow()
         return outcome
+
+    def _raise_overflow(self) -> NoReturn:
+        limit = self._context.options.trace_max_bytes or MAX_BYTES
+        error = CodeprobeError(
+            "TRACE_OVERFLOW_FIRED", f"the transcript is over its limit of {limit} bytes", detail={"limit": limit, "attempt": self.number}
+        )
+        self.done[-1] = self.done[-1].model_copy(update={"code": error.code, "reason": error.message})
+        raise error
 
     def _announce(self) -> None:
         self._context.events.emit("trial_started", node_id=self._trial.node_id, attempt=self.number)

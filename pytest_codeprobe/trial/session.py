@@ -102,10 +102,12 @@ class Watch:
         self._counts = any((limits.max_turns, limits.max_input_tokens, limits.max_output_tokens, limits.max_total_tokens, limits.max_usd))
 
     def look(self, read: int) -> str | None:
-        """None = go on; else the limit's name, `auth`, `patience` or `final`."""
+        """None = go on; else the limit's name, `auth`, `patience`, `trace` or `final`."""
         now = self._clock.monotonic()
         if read:
             self._last_output = now
+        if self._parser.overflowed:
+            return "trace"
         if self._parser.final_seen:
             self._final_since = self._final_since or now
             return "final" if now - self._final_since > LINGER else None
@@ -196,7 +198,7 @@ class Session:
         stopped = ended.stopped
         stderr_tail = tail(self.stderr)
         end = parser.end(ended, stopped_for=f"stopped:{stopped}" if stopped else why, stderr_tail=stderr_tail)
-        limit = why if why not in (None, "final", "auth", "patience") else end.limit
+        limit = why if why not in (None, "final", "auth", "patience", "trace") else end.limit
         self._log.info("session ended: status %s, cause %s, stopped for %s, code %s", ended.status, ended.cause, why, end.code)
         return SessionOutcome(
             end=end,

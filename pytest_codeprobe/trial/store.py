@@ -40,14 +40,15 @@ class AttemptStore:
         if not values <= set(self.redactor.secrets):
             self.redactor = Redactor({*self.redactor.secrets, *values})
 
-    def transcript(self, sandbox: Sandbox, transcript: Transcript) -> None:
-        """Lay transcript.json among the raw logs."""
-        text = transcript.model_dump_json(exclude_none=True) + "\n"
+    def transcript(self, sandbox: Sandbox, transcript: Transcript) -> int:
+        """Lay transcript.json among the raw logs; its size in bytes."""
+        content = (transcript.model_dump_json(exclude_none=True) + "\n").encode()
 
         def work() -> None:
-            write_whole(fresh(sandbox.logs / "transcript.json"), text.encode())  # makes no folder: one that is gone is an error
+            write_whole(fresh(sandbox.logs / "transcript.json"), content)  # makes no folder: one that is gone is an error
 
         self._guard(work)
+        return len(content)
 
     def freeze(self, sandbox: Sandbox) -> None:
         """The diff, and what is kept of the workspace, before any grader touches it."""

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pytest_codeprobe import __version__
-from pytest_codeprobe.agents.base.transcripts import TranscriptBuilder
+from pytest_codeprobe.agents.base.transcripts import MAX_BYTES, TranscriptBuilder
 from pytest_codeprobe.model.agent import Agent, SessionEnd, SessionParser, SessionRequest
+from pytest_codeprobe.model.context import TRUNCATE
 from pytest_codeprobe.model.result import AgentInfo, Usage, no_usage
 from pytest_codeprobe.model.sandbox import ProcessExit
 from pytest_codeprobe.model.transcript import Transcript
@@ -85,7 +86,10 @@ class BaseParser(SessionParser):
 
     def __init__(self, request: SessionRequest) -> None:
         self.request = request
-        self.steps = TranscriptBuilder(request.prompt)
+        options, used_up = request.context.options, request.context.stops.is_raised(TRUNCATE)
+        self.steps = TranscriptBuilder(
+            request.prompt, limit=0 if used_up else options.trace_max_bytes or MAX_BYTES, off=options.trace_overflow == "off"
+        )
         self.session_id = ""
         self.version: str | None = __version__
         self.model: str | None = request.trial.agent.model
@@ -117,6 +121,10 @@ class BaseParser(SessionParser):
         """Say something to the user, once."""
         if len(self._warnings) < _MAX_WARNINGS:
             self._warnings[plain(message)] = None
+
+    @property
+    def overflowed(self) -> bool:
+        return self.steps.truncated and self.request.context.options.trace_overflow == "fail"
 
     @property
     def warnings(self) -> Sequence[str]:

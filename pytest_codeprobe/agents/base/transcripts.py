@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring
 from typing import Any, Literal
 
 from pytest_codeprobe.model.result import AgentInfo, Usage
@@ -20,9 +22,12 @@ from pytest_codeprobe.model.transcript import (
     TranscriptAgent,
 )
 
-#: bytes of step text that one transcript holds; what comes later is in the raw log only
-STEP_BYTES = 32 << 20
+#: bytes of transcript.json, where --codeprobe-trace-max-bytes says nothing; what comes later is in the raw log only
+MAX_BYTES = 64 << 20
+#: bytes that the steps of one transcript may take in memory, where the limit of its file is smaller
+MEMORY = 32 << 20
 _STEP_COST = 1000  # bytes that an empty step, call or result takes in memory
+_STEP_JSON = 300  # and at most in the file: names of fields, figures, a time
 _MAX_DEPTH = 40  # levels of a tool call's arguments
 _MAX_INT = 2**63
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -56,6 +61,17 @@ def json_value(value: Any, depth: int = 0) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return value if -_MAX_INT <= value < _MAX_INT else str(value)
     return value if value is None or isinstance(value, bool) else storable(str(value))
+
+
+def json_size(text: str) -> int:
+    """Bytes of a text in transcript.json, with its quotes."""
+    escaped = encode_basestring(text)
+    return len(escaped) if escaped.isascii() else len(escaped.encode("utf-8", "surrogatepass"))
+
+
+def _value_size(value: Any) -> int:
+    """The same of what json_value() made."""
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def _leaves(value: Any) -> Iterator[int]:
@@ -111,12 +127,13 @@ class Draft:
 class TranscriptBuilder:
     """Collects steps up to a bound; the first one is always the user's prompt.
 
-    Once the bound is reached nothing more is taken (every method answers as before), and the last step says so.
+    Once the bound is reached nothing more is taken (every method answers as before), and the last step says so. `limit`: bytes of
+    the file; 0 where the run's budget for transcripts is used up. `off`: no transcript is wanted, and nothing is collected.
     """
 
-    def __init__(self, prompt: str, *, limit: int = STEP_BYTES) -> None:
-        self._limit = limit
-        self._used = 0
+    def __init__(self, prompt: str, *, limit: int = MAX_BYTES, off: bool = False) -> None:
+        self._limit, self._memory, self._off = limit, max(limit, MEMORY), off
+        self._used = self._held = 0  # bytes of the file, and in memory
         self._drafts: list[Draft] = []
         self._owners: dict[str, Draft] = {}  # tool call id -> the step that holds the call
         self.truncated = False
@@ -136,7 +153,7 @@ class TranscriptBuilder:
         draft = Draft(source, None if timestamp is None else storable(timestamp), None if model is None else storable(model))
         draft.llm_call_count = llm_call_count
         extra = json_value(extra)
-        if self._take(_STEP_COST + sum(_leaves(extra)) if extra else _STEP_COST):
+        if self._take(extra):
             draft.extra = extra
             self._drafts.append(draft)
             if text:
@@ -158,7 +175,7 @@ class TranscriptBuilder:
         call_id, arguments = storable(call_id), json_value(arguments)
         if call_id in draft.calls:
             return False
-        if self._take(_STEP_COST + sum(_leaves(arguments))):
+        if self._take(arguments):
             values = arguments if isinstance(arguments, dict) else {"value": arguments}
             draft.calls[call_id] = ToolCall(tool_call_id=call_id, function_name=storable(name), arguments=values)
             self._owners[call_id] = draft
@@ -167,7 +184,7 @@ class TranscriptBuilder:
     def result(self, call_id: str, content: str, **extra: Any) -> None:
         """Add what a call answered to the step that holds the call; to a step of its own where none does."""
         call_id, extra = storable(call_id), json_value(extra)
-        if not self._take(_STEP_COST + sum(_leaves(extra))):
+        if not self._take(extra):
             return
         owner = self._owners.get(call_id)
         if owner is None:
@@ -188,7 +205,8 @@ class TranscriptBuilder:
         """The transcript as it stands."""
         drafts = list(self._drafts)
         if self.truncated:
-            note = f"[transcript truncated after {self._limit} bytes; the raw log has the rest]"
+            after = f"after {self._limit} bytes" if self._limit else "by the trace budget of the run"
+            note = f"[transcript truncated {after}; the raw log has the rest]"
             drafts.append(Draft("system", texts=[note], extra={"truncated": True}))
         prompt_tokens = [usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens]
         known = [n for n in prompt_tokens if n is not None]
@@ -210,24 +228,33 @@ class TranscriptBuilder:
             ),
         )
 
-    def _take(self, size: int) -> bool:
-        if not self.truncated and self._used + size > self._limit:
+    def _take(self, value: Any) -> bool:
+        """Whether there is room for a step, call or result that holds this value beside its texts."""
+        if self._off or self.truncated:
+            return False
+        size = _STEP_JSON + (_value_size(value) if value else 0)
+        held = _STEP_COST + (sum(_leaves(value)) if value else 0)
+        if self._used + size > self._limit or self._held + held > self._memory:
             self.truncated = bool(self._drafts)  # the prompt's own step is kept in any case
         if self.truncated:
             return False
         self._used += size
+        self._held += held
         return True
 
     def _fit(self, text: str) -> str:
         """As much of the text as there is room for."""
-        if self.truncated:
+        if self._off or self.truncated:
             return ""
         text = storable(text)
-        # a character outside Latin-1 takes two or four bytes in memory, and more in JSON
-        width = 1 if text.isascii() else 4
-        room = max(0, self._limit - self._used) // width
-        if len(text) > room:
+        width = 1 if text.isascii() else 4  # bytes of a character in memory, at most
+        size, room, places = json_size(text), max(0, self._limit - self._used), max(0, self._memory - self._held) // width
+        if size > room or len(text) > places:
             self.truncated = True
-            text = text[:room]
-        self._used += len(text) * width
+            text = text[: min(places, room)]
+            while text and (size := json_size(text)) > room:  # some characters take more than one byte: up to six
+                text = text[: min(len(text) - 1, len(text) * room // size)]
+        if text:
+            self._used += json_size(text) if self.truncated else size
+            self._held += len(text) * width
         return text
