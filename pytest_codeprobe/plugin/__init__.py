@@ -80,7 +80,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     expand_arguments(config)  # in workers too: xdist hands them the command line as it was typed
-    config.stash[STATE] = State(config)
+    state = config.stash[STATE] = State(config)
+    if state.worker and state.is_about_tasks:
+        from pytest_codeprobe.plugin.logs import leave_to_controller
+
+        leave_to_controller(config)
 
 
 @pytest.hookimpl(trylast=True, specname="pytest_configure")

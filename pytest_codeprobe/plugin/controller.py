@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
 from pytest_codeprobe.plugin.ending import Ending
+from pytest_codeprobe.plugin.logs import Logs
 from pytest_codeprobe.plugin.refusal import as_error, refusal_in, refusal_line, refused
 from pytest_codeprobe.plugin.trace import TraceBudget
 from pytest_codeprobe.run.book import RunBook, final_of
@@ -41,6 +43,7 @@ class Controller:
         self.book = RunBook(live.folder, self.state.run_id, live.clock, output.event if output is not None else _nothing)
         self.ending = Ending(live, self.book)
         self.trace = TraceBudget(live, self.book)
+        self.logs = Logs(live, self.book)
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
         self._closed = self._interrupt_told = False
         self._done = threading.Event()
@@ -58,6 +61,7 @@ class Controller:
         if self.state.no_plan or self.book.plan or not self.book.take_plan():
             return
         self.live.stops.expected = True
+        self.logs.begin()
         self._check_agents()
         if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
@@ -108,6 +112,7 @@ class Controller:
         if self.live.interrupts.count and not self._interrupt_told:
             self._interrupt_told = True
             self.book.event("run_interrupted", reason=self.live.interrupts.first)
+            self.logs.say(logging.WARNING, f"interrupted: {self.live.interrupts.first}")
 
     # ---- hooks
     def adopt(self, session: pytest.Session | None) -> None:
@@ -179,6 +184,7 @@ class Controller:
             self.book.event("trial_retried", node_id=record.node_id, **again)
         else:
             self.book.finish(record, expected=hasattr(report, "wasxfail") and record.status == "failed")
+            self.logs.trial(record.node_id)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -273,6 +279,9 @@ class Controller:
         code = self.ending.exit_code(exitstatus)
         if code is not None:
             session.exitstatus = code
+        if self.book.plan:
+            told = [f"{e.code}: {e.message}" for e in self.ending.errors(int(session.exitstatus))]
+            self.logs.close(int(session.exitstatus), told, self.ending.warnings)
         line = self.ending.envelope_line(int(session.exitstatus))
         if line is not None and self.book.plan:
             try:

@@ -67,6 +67,11 @@ class State:
         elif not hasattr(report, "codeprobe"):
             self.module_errors += bool(report.failed)
 
+    @property
+    def is_about_tasks(self) -> bool:
+        """As far as the command line, environment and ini tell before anything is collected."""
+        return self.options.console or self.options.agent is not None or any(n.endswith((".yaml", ".yml")) for n in self.named)
+
     def count(self, report: pytest.TestReport) -> None:
         """An ordinary test's report."""
         if report.when == "call" or not report.passed:
