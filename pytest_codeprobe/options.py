@@ -153,7 +153,6 @@ OPTIONS: tuple[Option, ...] = (
         environ="API_BACKEND",
         default="direct",
         help="which provider's environment variables an agent gets",
-        built=False,
     ),
     Option(
         name="dry-run",

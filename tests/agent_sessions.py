@@ -16,6 +16,7 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import ProcessExit, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.options import RunOptions
 
 
 def make_trial(folder: Path, agent: Mapping[str, Any] | None = None, *, prompt: str | None = "do it", **more: Any) -> Trial:
@@ -38,13 +39,14 @@ def make_trial(folder: Path, agent: Mapping[str, Any] | None = None, *, prompt: 
 def make_request(folder: Path, agent: Mapping[str, Any] | None = None, **more: Any) -> SessionRequest:
     """A request whose sandbox is three folders below `folder`. `environ`: the harness's environment."""
     environ = more.pop("environ", {})
-    isolates = more.pop("isolates", False)
+    isolates, options = more.pop("isolates", False), more.pop("options", RunOptions())
     trial = make_trial(folder, agent, **more)
     for name in ("workspace", "home", "tmp"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     places = {name: folder / name for name in ("workspace", "home", "tmp")}
     sandbox = SimpleNamespace(**places, root=folder, changes=lambda: sorted((folder / "workspace").iterdir()))
-    context = SimpleNamespace(run_id="run-1", environ=environ, python=sys.executable)
+    stops = SimpleNamespace(is_raised=lambda _: False)
+    context = SimpleNamespace(run_id="run-1", environ=environ, python=sys.executable, options=options, stops=stops)
     return SessionRequest(
         trial=trial,
         context=cast(Context, context),

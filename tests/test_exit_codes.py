@@ -211,6 +211,7 @@ WRONG = {
     "trace-overflow": ("drop", "USAGE_ERROR"),
     "trace-max-bytes": ("0", "USAGE_ERROR"),
     "trace-budget": ("64 parsecs", "USAGE_ERROR"),
+    "backend": ("bedrok", "UNKNOWN_BACKEND"),
     "suite": ("nowhere.toml", "NO_SUITE_MATCH"),
 }
 ANY_VALUE = {"model"}

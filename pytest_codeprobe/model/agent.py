@@ -121,6 +121,7 @@ class Agent(ABC):
     executable: ClassVar[str | None] = None  #: program name looked up on PATH; None = built in
     is_session: ClassVar[bool] = True  #: False: nothing that answers or uses tools (oracle, nop, none)
     calls_model: ClassVar[bool] = True  #: a model is paid for; provider_patience is held
+    backends: ClassVar[tuple[str, ...]] = ("direct",)  #: values of --codeprobe-backend that it has an environment for
     holds: ClassVar[frozenset[str]] = frozenset()  #: names of run_limits at which its CLI ends the session itself
     supports: ClassVar[frozenset[str]] = frozenset()  #: names of AgentConfig fields that it honours (beside type, env)
     permission_modes: ClassVar[tuple[str, ...]] = ("auto",)

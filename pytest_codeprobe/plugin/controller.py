@@ -81,7 +81,13 @@ class Controller:
             if trial.agent is not None and trial.starts:
                 names = frozenset(trial.variables)
                 declared[trial.agent] = declared.get(trial.agent, names) & names
+        backend = self.live.state.options.backend or "direct"
         for name, names in declared.items():
+            agent = self.live.registry.agent(name)
+            if agent.calls_model and backend not in agent.backends:
+                self.live.warn(
+                    f"backend {backend}: agent {name} gets no variables for it; name those that it needs in sandbox.env_passthrough"
+                )
             missing = self.live.registry.agent(name).unavailable(self.live.context, names)
             if missing is not None:
                 raise refused(missing) from missing

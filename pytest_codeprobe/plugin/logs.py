@@ -25,11 +25,12 @@ class Logs:
         self._told = set[str]()  #: node ids
         self._log: RunLog | None = None
         self._handler = _Handler(self)
-        self._file = _pytest_log_file(live.config)
-        self._level = _level(live.config)
+        self._file: logging.Handler | None = None
+        self._level = logging.INFO
 
     def begin(self) -> None:
         """The plan is there."""
+        self._file, self._level = _pytest_log_file(self._live.config), _level(self._live.config)
         self._log = RunLog(
             self._live.folder.path / "run.log",
             self._live.context.redactor,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pytest_codeprobe.agents.base import json_object, mapping, text
+from pytest_codeprobe.agents.claude import clouds
 from pytest_codeprobe.agents.claude.parser import ClaudeParser
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionRequest
@@ -50,6 +51,7 @@ class Claude(Agent):
     name = "claude"
     aliases = ("claude-code",)
     executable = "claude"
+    backends = ("direct", "bedrock", "vertex")
     holds = frozenset({"max_turns", "max_usd"})
     supports = frozenset(
         {
@@ -88,6 +90,8 @@ class Claude(Agent):
         if self.find(context) is None:
             message = "agent claude: `claude` is not on PATH"
             return CodeprobeError("NO_BACKENDS_CONFIGURED", message, remediation=self.install_hint, detail={"agent": self.name})
+        if (cloud := clouds.cloud_of(context)) is not None:
+            return clouds.no_credentials(cloud, context, declared)
         has_key = any(context.environ.get(name) or name in declared for name in _KEYS)
         if not has_key and _login(context.environ) is None:
             return CodeprobeError(
@@ -234,6 +238,12 @@ def _credentials(request: SessionRequest, env: dict[str, str], files: dict[Path,
         env[_ENDPOINT] = environ[_ENDPOINT]
     login = _login(environ) or {}
     stored = frozenset(filter(None, (text(login.get("accessToken")), text(login.get("refreshToken")))))
+    if (cloud := clouds.cloud_of(request.context)) is not None:
+        handed = clouds.hand_over(cloud, environ, request.sandbox.home)
+        env.pop(_ENDPOINT, None)  # the cloud has one of its own
+        env.update(handed.env)
+        files.update({request.sandbox.home / name: content for name, content in handed.files.items()})
+        return stored.union(handed.secrets)
     own = [declared[name] for name in _KEYS if declared.get(name)]
     if own:  # the task's own credential, alone: two at once make the CLI choose
         return stored.union(own)
