@@ -133,7 +133,8 @@ def _is_wanted(live: Live) -> bool:
     """Whether a person may be watching a terminal to which nothing but pytest's reporter writes."""
     config, environ = live.config, os.environ
     output = live.state.output
-    logs = config.getoption("log_cli_level") is not None or config.getini("log_cli")
+    has_logging = config.pluginmanager.has_plugin("logging")  # not under -p no:logging
+    logs = has_logging and (config.getoption("log_cli_level") is not None or config.getini("log_cli"))
     captured = config.getoption("capture") == "fd" and config.pluginmanager.has_plugin("capturemanager")
     return (
         sys.platform != "win32"
