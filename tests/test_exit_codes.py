@@ -206,6 +206,7 @@ WRONG = {
     "timeout": ("-1", "USAGE_ERROR"),
     "permission-mode": ("yolo", "INVALID_PERMISSION_MODE"),
     "jobs": ("0", "USAGE_ERROR"),
+    "offline-expected-run-duration": ("soon", "USAGE_ERROR"),
 }
 ANY_VALUE = {"model"}
 

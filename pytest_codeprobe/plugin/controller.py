@@ -17,6 +17,7 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
 from pytest_codeprobe.plugin.ending import Ending
+from pytest_codeprobe.plugin.offline import check_offline
 from pytest_codeprobe.plugin.refusal import as_error, refusal_line, refused
 from pytest_codeprobe.run.book import RunBook, final_of
 from pytest_codeprobe.run.folder import point_latest
@@ -57,6 +58,7 @@ class Controller:
             return
         self.live.stops.expected = True
         self._check_agents()
+        check_offline(self.live, self.book.plan.values())
         if self.state.default_place:
             point_latest(self.state.run_dir)
         self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))

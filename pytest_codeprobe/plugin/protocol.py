@@ -109,7 +109,7 @@ class TrialProtocol:
         try:
             result = yield
         except (Stopped, Skipped) as stop:
-            record = _note(item, run.finish(stop))
+            record = self.conclude_error(item, run.finish(stop))
             pytest.skip(f"not run: {stop}" if record.status == "not_run" else str(stop))
         except BaseException as error:
             _note(item, close_run(run, error))
@@ -119,6 +119,13 @@ class TrialProtocol:
         if isinstance(item, TaskItem):
             self.conclude(item, run.finish())
         return result
+
+    def conclude_error(self, item: pytest.Item, record: TrialResult) -> TrialResult:
+        """Of a trial that was not run or skipped, unless it had tried before what --codeprobe-offline forbids."""
+        _note(item, record)
+        if record.status == "error":
+            self.conclude(item, record)
+        return record
 
     def conclude(self, item: pytest.Item, record: TrialResult) -> None:
         """finish() itself may have failed, or found that nothing can be judged: still the set-up phase."""
@@ -139,14 +146,15 @@ class TrialProtocol:
         try:
             result = yield
         except pytest.skip.Exception as skip:
-            marked.record = run.finish(Skipped(str(skip)))
+            self.conclude_error(item, run.finish(Skipped(str(skip))))
             raise
         except (KeyboardInterrupt, pytest.exit.Exception):
             marked.record = run.finish(Stopped("interrupted"))
             self.delete(item)
             raise
         except (Stopped, Skipped) as stop:  # a stage that the test itself asked for
-            marked.record = run.finish(stop)
+            self.conclude_error(item, run.finish(stop))
+            assert marked.record is not None
             pytest.skip(f"not run: {stop}" if marked.record.status == "not_run" else str(stop))
         except BaseException as error:
             if isinstance(error, CodeprobeError) or run.raised(error):  # the harness's trouble, not the agent's failure
@@ -356,7 +364,7 @@ def _first_line(error: BaseException) -> str:
 
 def _is_final(record: TrialResult) -> bool:
     """Whether a rerun could only repeat what a limit, a budget or a refused login decided."""
-    return record.limit_hit is not None or record.code in ("AUTH_FAILED", "BUDGET_EXCEEDED")
+    return record.limit_hit is not None or record.code in ("AUTH_FAILED", "BUDGET_EXCEEDED", "OFFLINE_NET_ATTEMPT")
 
 
 def _ends_pytest(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ import stat
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Final:
     reason: str | None
     code: str | None
     remediation: str | None
+    detail: Mapping[str, Any]
     score: float | None
     cost_usd: float | None
     usage: Usage
@@ -376,6 +377,7 @@ def final_of(result: TrialResult, expected: bool = False) -> Final:
         reason=result.reason,
         code=result.code,
         remediation=result.remediation,
+        detail=result.detail,
         score=result.score,
         cost_usd=result.cost_usd,
         usage=result.usage,
