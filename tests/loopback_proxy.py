@@ -60,7 +60,8 @@ class LoopbackProxy:
                 threading.Thread(target=self._handle, args=(connection,), daemon=True).start()
 
     def _handle(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            stack.enter_context(client)
             raw = b""
             while b"\r\n\r\n" not in raw:
                 if not (data := client.recv(_CHUNK)):
@@ -83,7 +84,7 @@ class LoopbackProxy:
                 if method == "CONNECT":
                     client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
                     if self._tls is not None:
-                        client = self._tls.wrap_socket(client, server_side=True)
+                        client = stack.enter_context(self._tls.wrap_socket(client, server_side=True))
                 else:
                     fields = re.sub(r"(?im)^proxy-[^\r\n]*\r\n?", "", fields)
                     path = parts.path + (f"?{parts.query}" if parts.query else "")

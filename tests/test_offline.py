@@ -236,10 +236,11 @@ def test_a_run_with_nothing_forbidden_is_the_same(project: Project, mode: str) -
             run = project.run("tasks", AGENT, flag, f"--codeprobe-run-dir=run{number}", mode=mode).assert_consistent()
             assert run.statuses == {"a": "passed", "b": "failed", "h": "passed"}
             records.append({t: comparable(run.result(t)) for t in run.statuses})
+            del records[-1]["h"]["criteria"][0]["evidence"]  # pytest's own words, with the time that it took
             assert run.code == 1
             said = [w for w in run.envelope["warnings"] if w.startswith("offline: ")]
             assert len(said) == (1 if flag == OFFLINE else 0)
-        assert web.asked == []
+        assert set(web.asked) == {"None:80"}  # asked as a server is, not as a proxy
         assert records[0] == records[1]
 
 
@@ -253,8 +254,8 @@ def test_allowed_hosts_are_reached_through_the_users_own_proxy(project: Project,
             success_criteria=[grader(f'test "$({asks}; cat out.txt)" = "502 502 502 502 "')],
         )
         project.task("port", agent=scripted(WRITE, {"run": curl("http://allowed.test/")}))
-        environment = {"http_proxy": users.url, "HTTP_PROXY": users.url}
-        run = project.run("tasks", AGENT, JSON, mode=mode, env=environment).assert_consistent()
+        project.environment.update(http_proxy=users.url, HTTP_PROXY=users.url)
+        run = project.run("tasks", AGENT, JSON, mode=mode).assert_consistent()
         assert run.statuses == {"ok": "passed", "port": "error"}
         assert places(the_error(run)["detail"]) == [("agent", None, "allowed.test", 80)]
         assert sorted(set(users.asked)) == ["allowed.test:81", "x.inside.test:80"]
@@ -292,7 +293,8 @@ def test_hostile_settings_of_a_task(project: Project) -> None:
     task_env = {"http_proxy": "http://192.0.2.1:1", "NO_PROXY": "*", "ALL_PROXY": "socks5://192.0.2.1:1"}
     project.task("t", agent=scripted(WRITE, {"run": curl("http://outside.test/")}), sandbox={"env": task_env})
     project.task("u", agent=scripted(WRITE))
-    run = offline_run(project, env={"HTTPS_PROXY": "http://[:1", "HTTP_PROXY": "\x01"})
+    project.environment.update(HTTPS_PROXY="http://[:1", HTTP_PROXY="\x01")
+    run = offline_run(project)
     assert run.statuses == {"t": "error", "u": "passed"}
     assert places(the_error(run)["detail"]) == [("agent", None, "outside.test", 80)]
 
@@ -347,9 +349,10 @@ def log_in(file: Path, seconds: float) -> None:
 def test_a_login_that_expires_too_soon_refuses_before_anything_starts(project: Project, mode: str, claude: Path) -> None:
     log_in(claude, 1800)
     project.task("t", pre_run=[{"command": f"touch {project.marks}/prepared"}])
-    run = project.run("tasks", "--codeprobe-agent=claude", OFFLINE, JSON, mode=mode).assert_consistent()
+    run = project.run("tasks", "--codeprobe-agent=claude", OFFLINE, JSON, mode=mode)
     assert run.code == 4
-    (error,) = run.assert_pure()["errors"]
+    envelope = run.assert_pure()
+    (error,) = envelope["errors"]
     assert (error["code"], error["kind"], error["retryable"], error["terminal"]) == ("OFFLINE_PREFLIGHT_FAILED", "diagnostic", "no", False)
     (failure,) = error["detail"]["failures"]
     assert (failure["agent"], failure["credential"]) == ("claude", str(claude))
@@ -358,7 +361,7 @@ def test_a_login_that_expires_too_soon_refuses_before_anything_starts(project: P
     assert "claude /login" in error["remediation"]
     assert "sk-ant-oat01" not in run.stdout + run.stderr
     assert not list(project.marks.iterdir())
-    assert run.statuses == {"t": "not_run"}
+    assert [r["status"] for r in envelope["data"]["results"]] == ["not_run"]
     run.assert_nothing_left()
 
 
@@ -378,7 +381,7 @@ def test_a_lifetime_that_can_not_be_known_refuses(project: Project, claude: Path
     assert not claude.exists()
     project.task("t")
     token = {"CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-cccccccccccc"}
-    run = project.run("tasks", "--codeprobe-agent=claude", OFFLINE, JSON, env=token).assert_consistent()
+    run = project.run("tasks", "--codeprobe-agent=claude", OFFLINE, JSON, env=token)
     (error,) = run.assert_pure()["errors"]
     assert (error["code"], run.code) == ("OFFLINE_PREFLIGHT_FAILED", 4)
     assert "how long CLAUDE_CODE_OAUTH_TOKEN holds can't be known" in error["message"]

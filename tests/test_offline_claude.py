@@ -55,12 +55,13 @@ def test_its_provider_works_and_its_tools_are_held(claude: ClaudeProject, mode: 
 
 def run_behind(claude: ClaudeProject, users: LoopbackProxy, base_url: str, **environ: str) -> Run:
     """A run whose network is loopback and the user's proxy, which stands there."""
-    env = {"ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_API_KEY": KEY, "HTTP_PROXY": users.url, "HTTPS_PROXY": users.url, **environ}
+    claude.project.environment.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY"), users.url))
+    claude.project.environment.update(ANTHROPIC_BASE_URL=base_url, ANTHROPIC_API_KEY=KEY, **environ)
     tasks = sorted(f"tasks/{path.name}" for path in (claude.project.path / "tasks").iterdir())
     ours, theirs = socket.socketpair()
     with ours, theirs:
         prefix = tuple(netns_argv([], listen=(theirs.fileno(), users.port)))
-        run = claude.project.start(*tasks, OFFLINE, env=env, prefix=prefix, pass_fds=(theirs.fileno(),))
+        run = claude.project.start(*tasks, OFFLINE, prefix=prefix, pass_fds=(theirs.fileno(),))
         theirs.close()
         users.join(receive_listener(ours))
     run.wait(120).assert_consistent()

@@ -92,6 +92,12 @@ def proxy_of(offline: Offline, of: Trial, role: Any = "session", **environ: str)
 # ---- hosts
 
 
+def read(words: list[str]) -> tuple[str, ...]:
+    """As the ini file's line is."""
+    ini = {"codeprobe_offline_allow": words, "codeprobe_unknown_fields": "error"}
+    return resolve({}, {}, lambda key: ini.get(key, "")).offline_allow
+
+
 @pytest.mark.parametrize(
     ("word", "host", "port", "fits"),
     [
@@ -116,7 +122,7 @@ def proxy_of(offline: Offline, of: Trial, role: Any = "session", **environ: str)
     ],
 )
 def test_what_an_allowed_host_means(word: str, host: str, port: int, fits: bool) -> None:
-    (allowed,) = resolve({}, {}, {"codeprobe_unknown_fields": "error", "codeprobe_offline_allow": [word]}.get, console=True).offline_allow
+    (allowed,) = read([word])
     assert Policy([Rule.parse(allowed)]).allows(host, port) is fits
 
 
@@ -126,7 +132,7 @@ NO_HOSTS = ("http://a.test", "a.test/x", "*", "*a.test", "a b", "a.test:0", "a.t
 @pytest.mark.parametrize("word", NO_HOSTS)
 def test_what_is_no_host_is_refused(word: str) -> None:
     with pytest.raises(Exception, match="codeprobe_offline_allow"):
-        resolve({}, {}, {"codeprobe_unknown_fields": "error", "codeprobe_offline_allow": [word]}.get)
+        read([word])
 
 
 @pytest.mark.parametrize(
@@ -220,7 +226,11 @@ def test_the_next_request_of_a_connection_is_not_for_the_first_ones_host(offline
 
 def test_loopback_is_tunnelled_for_those_who_ignore_no_proxy(offline: Offline, web: int) -> None:
     request = f"CONNECT localhost:{web} HTTP/1.1\r\n\r\nGET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
-    assert through(proxy_of(offline, trial()), request.encode()).endswith(b"/x h")
+    plain = f"GET http://127.0.0.1:{web}/x HTTP/1.1\r\nHost: h\r\n\r\n"
+    for users in ("", "http://192.0.2.1:3128"):  # the user's own proxy is on another machine, which has a loopback, too
+        proxy = proxy_of(offline, trial(), http_proxy=users, https_proxy=users)
+        assert through(proxy, request.encode()).endswith(b"/x h")
+        assert through(proxy, plain.encode()).endswith(b"/x h")
     assert attempts(offline, trial()) == []
 
 
@@ -267,6 +277,21 @@ def test_a_settled_port_cuts_what_it_tunnels(offline: Offline, web: int) -> None
             assert client.recv(100) == b""
     assert proxy_of(offline, trial()) != proxy  # another attempt has a port of its own
     offline.end(trial())
+
+
+def test_more_connections_than_one_port_takes(offline: Offline) -> None:
+    proxy = proxy_of(offline, trial())
+    host, port = proxy.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(200)]
+        other = proxy_of(offline, trial("other"))
+        assert through(other, b"CONNECT b.test:443 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 403")
+        for client in idle[:150]:
+            client.close()
+        idle[-1].sendall(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n")
+        assert idle[-1].recv(100).startswith(b"HTTP/1.1 403")
+    assert attempts(offline, trial()) == [("agent", None, "a.test", 443, 1)]
+    offline.end(trial("other"))
 
 
 def test_many_trials_at_once(offline: Offline, web: int) -> None:

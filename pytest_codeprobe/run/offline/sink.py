@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_codeprobe.run.offline.guard import unheld
-from pytest_codeprobe.run.offline.hosts import Policy
+from pytest_codeprobe.run.offline.hosts import Policy, is_loopback
 from pytest_codeprobe.run.offline.upstream import Proxy, Upstream
 
 _log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ _ANSWER_SECONDS = 60.0  #: for the loop to answer this process's other threads
 _CLOSE_SECONDS = 10.0  #: a name may be being looked up
 _PAUSE = 0.2  #: seconds without taking connections where there are no descriptors for them
 _BACKLOG = 256
+_MOST = 128  #: connections to one port at a time, each with another one to where it leads; descriptors are pytest's, too
 _CONNECT = re.compile(r"CONNECT (?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:]+):(?P<port>\d{1,5}) HTTP/1\.[01]")
 _PLAIN = re.compile(r"(?P<method>[!-~]+) (?P<url>http://\S+) HTTP/1\.[01]", re.IGNORECASE)
 _HOP = re.compile(r"(?im)^(?:proxy-[^:\r\n]*|connection|keep-alive):[^\r\n]*\r\n")
@@ -136,16 +137,18 @@ class Sink:
     async def _begin(self, port: Port) -> None:
         asyncio.get_running_loop().add_reader(port.listener, self._accept, port)
 
-    def _accept(self, port: Port) -> None:
-        """All connections that wait."""
+    def _accept(self, port: Port, most: int = _MOST) -> None:
+        """All connections that wait; where there are too many already, or no descriptors for them, they wait longer."""
         loop = asyncio.get_running_loop()
         while True:
             try:
+                if len(port.open) >= most:
+                    raise OSError(errno.EMFILE, "too many connections")
                 connection, _ = port.listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):  # others end soon; until then they wait
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
                     loop.remove_reader(port.listener)
                     loop.call_later(_PAUSE, self._go_on, port)
                     return
@@ -163,7 +166,7 @@ class Sink:
             asyncio.get_running_loop().add_reader(port.listener, self._accept, port)
 
     async def _settle(self, port: Port) -> None:
-        self._accept(port)
+        self._accept(port, most=2 * _BACKLOG)
         asyncio.get_running_loop().remove_reader(port.listener)
         port.listener.close()
         if port.asking:
@@ -232,7 +235,9 @@ class _Connection:
         return target
 
     async def _tunnel(self, target: _Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        proxy = self._port.upstream.proxy_for(target.host, target.port, encrypted=target.tunnel and target.port != 80)
+        proxy = None
+        if not is_loopback(target.host):  # of the user's proxy that would be another machine's
+            proxy = self._port.upstream.proxy_for(target.host, target.port, encrypted=target.tunnel and target.port != 80)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 back, there = await _reach(target, proxy)
