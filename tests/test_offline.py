@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -307,6 +309,27 @@ def test_many_at_once(project: Project) -> None:
     assert all(run.result(f"t{n:02d}")["detail"]["host"] == f"h{n:02d}.test" for n in range(48))
     assert the_error(run)["count"] == 48
     run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: str(n.name))
+def test_an_end_while_something_is_tunnelled(project: Project, mode: str, number: signal.Signals) -> None:
+    """A tunnel to a server that never answers keeps nothing from ending; what was tried before is told even so."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hold = f"curl -sS -m 60 --noproxy '' -x $http_proxy http://127.0.0.1:{silent.getsockname()[1]}/"
+        project.task("t", agent=scripted({"run": f"{curl('http://outside.test/')}; touch {project.marks}/asked; {hold}"}))
+        run = project.start("tasks", AGENT, OFFLINE, JSON, mode=mode)
+        run.wait_for("asked")
+        silent.settimeout(30)
+        connection, _ = silent.accept()
+        with connection:
+            run.signal(number)
+            run.wait(30)
+    run.assert_nothing_left(15)
+    if number == signal.SIGINT:
+        assert run.code == 2
+        run.assert_consistent()
+        assert [e["code"] for e in run.assert_pure()["errors"]] == ["INTERRUPTED", "OFFLINE_NET_ATTEMPT"]
+        assert run.statuses == {"t": "error"}
 
 
 # ---- before it starts

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.network import Endpoint
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.options import resolve
@@ -317,6 +318,16 @@ def test_no_more_places_than_a_record_can_hold(offline: Offline) -> None:
     assert error is not None
     assert "and 197 more" in error.message
     assert len(error.detail["attempts"]) == 50
+
+
+def test_without_a_port_nothing_starts(monkeypatch: pytest.MonkeyPatch, offline: Offline) -> None:
+    def no_more(*_: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "listen", no_more)
+    with pytest.raises(CodeprobeError, match=r"SANDBOX_FAILED.*no port for what the agent asks: .*Too many open files"):
+        offline.environment(trial(), "session", {})
+    assert offline.end(trial()) is None
 
 
 # ---- the guard

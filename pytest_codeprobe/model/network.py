@@ -50,7 +50,7 @@ class Network(Protocol):
     def environment(self, trial: Trial, role: Role, environ: Mapping[str, str]) -> Mapping[str, str]:
         """The environment of a process that is about to start, so changed that clients in it ask here first.
 
-        OSError where that can't be had: nothing may start without it.
+        CodeprobeError SANDBOX_FAILED where that can't be had: nothing may start without it.
         """
 
     def settle(self, trial: Trial, role: Role) -> None:

@@ -98,7 +98,11 @@ class Offline:
         life = self._life(trial)
         key = role, life.by if role == "grader" else "", Upstream.of(environ)
         if key not in life.ports:
-            life.ports[key] = self._sink.open(self._policy_of(trial, role), key[2], life.note(_COMPONENTS[role], key[1]))
+            try:
+                life.ports[key] = self._sink.open(self._policy_of(trial, role), key[2], life.note(_COMPONENTS[role], key[1]))
+            except OSError as error:
+                what = f"offline: no port for what the {_COMPONENTS[role]} asks: {str(error) or type(error).__name__}"
+                raise CodeprobeError("SANDBOX_FAILED", what) from error
         held = {name: value for name, value in environ.items() if name.lower() not in PROXY_VARIABLES}
         for name in sorted(PROXY_VARIABLES):
             held[name] = held[name.upper()] = _WITHOUT if name == "no_proxy" else life.ports[key].url
