@@ -56,8 +56,11 @@ def scratch() -> Iterator[Path]:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Our own environment without what is about a pytest or a trial around us, temporary files on tmpfs."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    """Our own environment without what is about a pytest or a trial around us, temporary files on tmpfs.
+
+    Python keeps the bytecode of what it imports, as that of an installed package is kept.
+    """
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(_OURS) and n != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, **({"TMPDIR": str(TMPFS)} if TMPFS.is_dir() else {}), **extra}
 
 

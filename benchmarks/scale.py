@@ -75,6 +75,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=4, metavar="N", help="trials at once in the second run (default: 4)")
     args = parser.parse_args(argv)
     count = args.trials
+    if count < 20:
+        parser.error("--trials: ten samples need at least 20")
     rows: list[list[str | float | None]] = []
     with scratch() as place:
         (place / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")

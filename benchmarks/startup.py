@@ -8,15 +8,14 @@ The project it runs holds no task. Medians, since a busy machine makes outliers;
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-TMPFS = Path("/dev/shm")
+from measure import environment, machine, scratch
+
 CASES = {
     "--version": ["--version"],
     "collect 1 file": ["--collect-only", "-q"],
@@ -30,12 +29,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=15, metavar="N", help="runs of each kind (default: 15)")
     rounds = parser.parse_args(argv).rounds
-    with tempfile.TemporaryDirectory(prefix="codeprobe-bench-", dir=TMPFS if TMPFS.is_dir() else None) as scratch:
-        project = Path(scratch)
+    with scratch() as project:
         (project / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         tests = "\n".join(f"def test_{number}():\n    assert {number} >= 0\n" for number in range(20))
         (project / "test_plain.py").write_text(tests, encoding="utf-8")
-        print(f"plain pytest, median of {rounds} interleaved runs, milliseconds\n")
+        print(f"{machine()}\nplain pytest, median of {rounds} interleaved runs, milliseconds\n")
         print(f"{'':<16}{'without':>10}{'with':>10}{'ratio':>10}{'added':>10}")
         for name, arguments in CASES.items():
             without, loaded = measure(project, arguments, rounds)
@@ -56,12 +54,11 @@ def measure(project: Path, arguments: list[str], rounds: int) -> tuple[float, fl
 
 def once(project: Path, arguments: list[str]) -> float:
     """Milliseconds of one pytest process. Raises CalledProcessError when it fails."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CODEPROBE_", "COV_"))}
     started = time.perf_counter()
     subprocess.run(
         [sys.executable, "-P", "-m", "pytest", *arguments],
         cwd=project,
-        env=environ,
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         check=True,

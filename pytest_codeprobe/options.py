@@ -168,7 +168,6 @@ OPTIONS: tuple[Option, ...] = (
         settable=True,
         default="off",
         help="hold harness, graders and agents to loopback, the agent's own provider and ini codeprobe_offline_allow",
-        built=False,
     ),
     Option(
         name="offline-expected-run-duration",
@@ -178,7 +177,6 @@ OPTIONS: tuple[Option, ...] = (
         settable=True,
         default="1h",
         help="how long credentials must hold under --codeprobe-offline: 90, 90s, 30m, 2h, 1d",
-        built=False,
     ),
     Option(
         name="canary",
@@ -282,6 +280,12 @@ INIS: tuple[Ini, ...] = (
     ),
     Ini(name="codeprobe_runs_dir", type="string", default=".codeprobe/runs", help="where run directories are made, relative to rootdir"),
     Ini(
+        name="codeprobe_offline_allow",
+        type="args",
+        default=[],
+        help="hosts that a run under --codeprobe-offline may reach beside loopback: host, host:port, *.domain, address or network",
+    ),
+    Ini(
         name="codeprobe_secrets",
         type="args",
         default=[],
@@ -323,6 +327,7 @@ class RunOptions:
     template_roots: tuple[str, ...] = ()
     ahead_fixtures: tuple[str, ...] = ()
     runs_dir: str = ".codeprobe/runs"
+    offline_allow: tuple[str, ...] = ()  #: hosts, each as ALLOWED_HOST has it
     secrets: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -471,11 +476,38 @@ def resolve(command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Ca
         template_roots=_words(ini("codeprobe_template_roots")),
         ahead_fixtures=_words(ini("codeprobe_ahead_fixtures")),
         runs_dir=str(ini("codeprobe_runs_dir")),
+        offline_allow=_hosts(_words(ini("codeprobe_offline_allow"))),
         secrets=_words(ini("codeprobe_secrets")),
         files=_words(ini("codeprobe_files")),
         ignore=_words(ini("codeprobe_ignore")),
         console=console,
     )
+
+
+#: what ini codeprobe_offline_allow takes, by its shape
+ALLOWED_HOST = re.compile(
+    r"(?P<host>(?:\*\.)?\w(?:[\w.-]*\w)?\.?(?:/\d+)?|\[[0-9a-f:.]+\]|[0-9a-f]*:[0-9a-f:.]*:[0-9a-f:.]*(?:/\d+)?)(?::(?P<port>\d+))?",
+    re.IGNORECASE,
+)
+
+
+def _hosts(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Hosts that can be read; USAGE_ERROR for one that can't."""
+    for word in words:
+        found = ALLOWED_HOST.fullmatch(word)
+        good = found is not None and 0 < int(found["port"] or 1) < 1 << 16
+        if good and found is not None and re.search("[/:]", found["host"]):
+            import ipaddress  # of no use to other runs
+
+            try:
+                ipaddress.ip_network(found["host"].strip("[]"), strict=False)
+            except ValueError:
+                good = False
+        if not good:
+            raise _error(
+                "USAGE_ERROR", f"ini codeprobe_offline_allow: {word!r} is no host, host:port, *.domain, address or network (and no URL)"
+            )
+    return words
 
 
 def _words(value: Sequence[str] | str) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -112,6 +114,25 @@ def verifier_failed(project: Project) -> Run:
     return project.run("tasks", AGENT, JSON, junit=False)
 
 
+def offline_preflight_failed(project: Project) -> Run:
+    folder = project.scratch / "home" / ".claude"
+    folder.mkdir(parents=True)
+    (folder / ".credentials.json").write_text(json.dumps({"claudeAiOauth": {"accessToken": "a-token-of-claude", "expiresAt": 1}}))
+    (folder / "claude").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "claude").chmod(0o755)
+    nobody = dict.fromkeys(("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR"), "")
+    path = f"{folder}:{os.environ.get('PATH', os.defpath)}"
+    project.task("t")
+    environment = {**nobody, "HOME": str(folder.parent), "PATH": path}
+    return project.run("tasks", "--codeprobe-agent=claude", "--codeprobe-offline", JSON, junit=False, env=environment)
+
+
+def offline_net_attempt(project: Project) -> Run:
+    program = "import urllib.request as u\ntry: u.urlopen('http://outside.test/')\nexcept OSError: pass"
+    project.task("t", agent=scripted(WRITE, {"run": f'"{sys.executable}" -c "{program}"'}))
+    return project.run("tasks", AGENT, "--codeprobe-offline", JSON, junit=False)
+
+
 #: every code of the table -> a real run that ends with it
 PROVOKED: dict[str, Callable[[Project], Run]] = {
     "INTERRUPTED": interrupted,
@@ -122,10 +143,12 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "INVALID_PERMISSION_MODE": refused(AGENT, "--codeprobe-permission-mode=yolo"),
     "NO_EXPERIMENT": refused(AGENT, "--codeprobe-experiment=nowhere"),
     "AMBIGUOUS_EXPERIMENT": ambiguous_experiment,
+    "OFFLINE_PREFLIGHT_FAILED": offline_preflight_failed,
     "TASK_INVALID": task_invalid,
     "DUPLICATE_TASK": duplicate_task,
     "NO_TASKS": no_tasks,
     "NO_SUITE_MATCH": refused(AGENT, "--codeprobe-suite=nowhere.toml"),
+    "OFFLINE_NET_ATTEMPT": offline_net_attempt,
     "AUTH_FAILED": failing("AUTH_FAILED"),
     "SANDBOX_UNAVAILABLE": refused(AGENT, "--codeprobe-driver=docker"),
     "SANDBOX_FAILED": sandbox_failed,

@@ -213,6 +213,7 @@ WRONG = {
     "trace-budget": ("64 parsecs", "USAGE_ERROR"),
     "backend": ("bedrok", "UNKNOWN_BACKEND"),
     "suite": ("nowhere.toml", "NO_SUITE_MATCH"),
+    "offline-expected-run-duration": ("soon", "USAGE_ERROR"),
 }
 ANY_VALUE = {"model"}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -19,6 +20,7 @@ from pytest_codeprobe.model.transcript import Transcript
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.context import Context
+    from pytest_codeprobe.model.network import Endpoint
     from pytest_codeprobe.model.sandbox import ProcessExit, Sandbox
     from pytest_codeprobe.model.trial import Trial
 
@@ -44,6 +46,16 @@ class SessionCommand:
     stdin: bytes | None = None
     files: Mapping[Path, bytes] = field(default_factory=dict)  #: written (mode 0600) before the start; in home or tmp
     secrets: frozenset[str] = frozenset()  #: values in `env` and `files` that must not leave the trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialLife:
+    """How long a credential that an agent would use holds. Neither field ever has its value in it."""
+
+    name: str  #: the variable or file that it is in
+    expires_at: datetime | None = None  #: aware; None: it doesn't expire, unless `unknown` says otherwise
+    unknown: str = ""  #: why its lifetime can't be known, as the end of a sentence
+    remedy: str = ""  #: how to get a fresh one, or one of known lifetime: a sentence
 
 
 @dataclass(slots=True)
@@ -135,6 +147,20 @@ class Agent(ABC):
         `declared`: names of variables that every trial of this agent gets from its own task, a key perhaps.
         """
         return None
+
+    def credential_lives(self, context: Context, declared: frozenset[str] = frozenset()) -> Sequence[CredentialLife]:
+        """Of the credential that its sessions would use here, as far as the adapter knows of one; empty where it needs none.
+
+        `declared`: as for unavailable().
+        """
+        return ()
+
+    def endpoints(self, trial: Trial, context: Context) -> Sequence[Endpoint]:
+        """Where its model is asked in this trial: the base URL that it would get, else its provider's own hosts.
+
+        Under --codeprobe-offline it may go there, and nobody else.
+        """
+        return ()
 
     def problems(self, trial: Trial) -> Sequence[tuple[str, str]]:
         """Faults of a task for this agent, found at collection: (dotted path of the field, what is wrong).

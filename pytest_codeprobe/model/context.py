@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
+from pytest_codeprobe.model.network import Network, Unheld
 from pytest_codeprobe.options import RunOptions
 from pytest_codeprobe.text import Redactor
 
@@ -119,3 +120,4 @@ class Context:
     worker: str = "main"
     scratch: Path | None = None  #: folder for the trials' private folders; None: the system's temporary folder
     random: random.Random = field(default_factory=random.Random)
+    network: Network = field(default_factory=Unheld)  #: holds trials to where they may go

@@ -67,7 +67,8 @@ def refuse_what_cannot_run(live: Live, trials: Sequence[HasTrial]) -> None:
             )
     if error is None and live.jobs > 1 and not live.state.no_plan:
         try:
-            make_room(min(live.jobs, sum(t.skip_reason is None and live.may_start(t) for t in trials)))
+            at_once = min(live.jobs, sum(t.skip_reason is None and live.may_start(t) for t in trials))
+            make_room(at_once, offline=live.state.options.offline)
         except CodeprobeError as no_room:
             error = no_room
     if error is not None:

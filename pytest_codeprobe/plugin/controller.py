@@ -19,6 +19,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
 from pytest_codeprobe.plugin.ending import Ending
 from pytest_codeprobe.plugin.logs import Logs
+from pytest_codeprobe.plugin.offline import check_offline
 from pytest_codeprobe.plugin.refusal import as_error, refusal_in, refusal_line, refused
 from pytest_codeprobe.plugin.trace import TraceBudget
 from pytest_codeprobe.run.book import RunBook, final_of
@@ -63,6 +64,7 @@ class Controller:
         self.live.stops.expected = True
         self.logs.begin()
         self._check_agents()
+        check_offline(self.live, self.book.plan.values())
         if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
         self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))

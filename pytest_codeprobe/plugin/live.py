@@ -25,6 +25,7 @@ from pytest_codeprobe.plugin.collect import HasTrial, TaskItem
 from pytest_codeprobe.plugin.experiment import RunExperiment
 from pytest_codeprobe.plugin.interrupts import Interrupts
 from pytest_codeprobe.plugin.marks import Marks
+from pytest_codeprobe.plugin.offline import network_of
 from pytest_codeprobe.plugin.taskfiles import TaskFiles
 from pytest_codeprobe.run.folder import RunFolder, prepare_place
 from pytest_codeprobe.run.spool import Spool
@@ -233,6 +234,7 @@ class Live:
             python=sys.executable,
             worker=self.state.worker_id,
             scratch=Path(tempfile.gettempdir()),
+            network=network_of(self),
         )
 
     def make_sandbox(self, trial: Trial, context: Context) -> Sandbox:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -19,7 +19,7 @@ from pytest_codeprobe.plugin.checks import refuse_what_cannot_run
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
 from pytest_codeprobe.plugin.failure import failure_text, harness_text, told
 from pytest_codeprobe.plugin.marked import MARKED, Marked, mark_tests, redact_report
-from pytest_codeprobe.plugin.refusal import as_error, refusal_in
+from pytest_codeprobe.plugin.refusal import refusal_in, usage_of
 from pytest_codeprobe.plugin.timeouts import deadline, ignored
 from pytest_codeprobe.text import one_line
 from pytest_codeprobe.trial.run import TrialRun
@@ -111,7 +111,7 @@ class TrialProtocol:
         try:
             result = yield
         except (Stopped, Skipped) as stop:
-            record = _note(item, run.finish(stop))
+            record = self.conclude_error(item, run.finish(stop))
             pytest.skip(f"not run: {stop}" if record.status == "not_run" else str(stop))
         except BaseException as error:
             _note(item, close_run(run, error))
@@ -121,6 +121,13 @@ class TrialProtocol:
         if isinstance(item, TaskItem):
             self.conclude(item, run.finish())
         return result
+
+    def conclude_error(self, item: pytest.Item, record: TrialResult) -> TrialResult:
+        """Of a trial that was not run or skipped, unless it had tried before what --codeprobe-offline forbids."""
+        _note(item, record)
+        if record.status == "error":
+            self.conclude(item, record)
+        return record
 
     def conclude(self, item: pytest.Item, record: TrialResult) -> None:
         """finish() itself may have failed, or found that nothing can be judged: still the set-up phase."""
@@ -141,14 +148,15 @@ class TrialProtocol:
         try:
             result = yield
         except pytest.skip.Exception as skip:
-            marked.record = run.finish(Skipped(str(skip)))
+            self.conclude_error(item, run.finish(Skipped(str(skip))))
             raise
         except (KeyboardInterrupt, pytest.exit.Exception):
             marked.record = run.finish(Stopped("interrupted"))
             self.delete(item)
             raise
         except (Stopped, Skipped) as stop:  # a stage that the test itself asked for
-            marked.record = run.finish(stop)
+            self.conclude_error(item, run.finish(stop))
+            assert marked.record is not None
             pytest.skip(f"not run: {stop}" if marked.record.status == "not_run" else str(stop))
         except BaseException as error:
             if isinstance(error, CodeprobeError) or run.raised(error):  # the harness's trouble, not the agent's failure
@@ -291,15 +299,7 @@ class TrialProtocol:
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
             error = sys.exc_info()[1] or self._refusal
-            output["codeprobe"] = json.dumps({"usage": _usage(error), "warnings": self.live.warnings, **self.live.collected()})
-
-
-def _usage(error: BaseException | None) -> dict[str, Any] | None:
-    """What refused a worker's session, for its controller."""
-    if error is None or (not isinstance(error, pytest.UsageError) and refusal_in(error) is None):
-        return None
-    reason = as_error(error)
-    return {"code": reason.code, "message": reason.message, "remediation": reason.remediation, "detail": reason.detail, "text": str(error)}
+            output["codeprobe"] = json.dumps({"usage": usage_of(error), "warnings": self.live.warnings, **self.live.collected()})
 
 
 def _holder(item: pytest.Item) -> TaskItem | Marked | None:
@@ -360,7 +360,7 @@ def _first_line(error: BaseException) -> str:
 
 def _is_final(record: TrialResult) -> bool:
     """Whether a rerun could only repeat what a limit, a budget or a refused login decided."""
-    return record.limit_hit is not None or record.code in ("AUTH_FAILED", "BUDGET_EXCEEDED")
+    return record.limit_hit is not None or record.code in ("AUTH_FAILED", "BUDGET_EXCEEDED", "OFFLINE_NET_ATTEMPT")
 
 
 def _ends_pytest(error: BaseException) -> bool:

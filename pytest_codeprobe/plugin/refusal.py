@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,14 @@ def as_error(error: BaseException) -> CodeprobeError:
         lines = [line for line in str(error).splitlines() if line.strip() not in ("", "assert False")]
         return CodeprobeError("INTERNAL_ERROR", one_line(lines[-1], 1000))
     return CodeprobeError("INTERNAL_ERROR", f"{type(error).__name__}: {text}")
+
+
+def usage_of(error: BaseException | None) -> dict[str, Any] | None:
+    """What refused a worker's session, for its controller."""
+    if error is None or (not isinstance(error, pytest.UsageError) and refusal_in(error) is None):
+        return None
+    reason = as_error(error)
+    return {"code": reason.code, "message": reason.message, "remediation": reason.remediation, "detail": reason.detail, "text": str(error)}
 
 
 def refusal_line(error: BaseException) -> str:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import json
 import os
 import stat
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from pytest_codeprobe.model.context import Clock
 from pytest_codeprobe.model.result import VERDICTS, AgentInfo, Attempt, TrialResult, Usage
 from pytest_codeprobe.run.folder import RunFolder
 from pytest_codeprobe.run.plan import PlannedTrial
+from pytest_codeprobe.run.spool import spooled
 from pytest_codeprobe.text import json_line
 
 #: fields of an event that says something about one trial; always present, null where unknown
@@ -45,6 +45,7 @@ class Final:
     reason: str | None
     code: str | None
     remediation: str | None
+    detail: Mapping[str, Any]
     score: float | None
     cost_usd: float | None
     usage: Usage
@@ -162,7 +163,7 @@ class RunBook:
         """Number what one worker has spooled; a cut last line waits for its rest."""
         with self._lock:
             for raw in self._new_lines(worker):
-                if (fields := _spooled(raw)) is not None:
+                if (fields := spooled(raw)) is not None:
                     self._take(worker, fields)
                 self._offsets[worker] = self._offsets.get(worker, 0) + len(raw) + 1
 
@@ -354,20 +355,6 @@ class RunBook:
                 folder.rmdir()
 
 
-def _spooled(line: bytes) -> dict[str, Any] | None:
-    """What one line of a spool says, if it is of the kind that our workers write; None for a cut line or a stranger's."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict) or fields.get("event") not in ("trial_started", "trial_retried", "transcript"):
-        return None
-    fitting = isinstance(fields.get("node_id"), str) and type(fields.get("attempt", 1)) is int
-    if fields["event"] == "transcript":
-        fitting = fitting and type(fields.get("bytes")) is int and fields["bytes"] >= 0
-    return fields if fitting and not fields.keys() & {"seq", "run_id", "record_type"} else None
-
-
 def final_of(result: TrialResult, expected: bool = False) -> Final:
     """The slim form of a record that the controller keeps."""
     agent = result.agent
@@ -382,6 +369,7 @@ def final_of(result: TrialResult, expected: bool = False) -> Final:
         reason=result.reason,
         code=result.code,
         remediation=result.remediation,
+        detail=result.detail,
         score=result.score,
         cost_usd=result.cost_usd,
         usage=result.usage,

@@ -11,6 +11,8 @@ from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.model.result import VERDICTS
 from pytest_codeprobe.run.book import Final
 
+_LISTED = 20  #: of each list in a detail
+
 
 @dataclass(slots=True)
 class ErrorEntry:
@@ -55,8 +57,14 @@ def trial_errors(finals: Iterable[Final]) -> list[ErrorEntry]:
             remedy = final.remediation or error_codes()[final.code].remediation
             line = found[final.code] = ErrorEntry(final.code, f"{final.node_id}: {final.reason}", remedy, count=0, detail={"trials": []})
         line.count += 1
-        if len(line.detail["trials"]) < 20:
+        if len(line.detail["trials"]) < _LISTED:
             line.detail["trials"].append(final.node_id)
+        for name, value in final.detail.items():  # the first trial's word stands, and lists are put together
+            if isinstance(value, list):
+                room = _LISTED - len(line.detail.setdefault(name, []))
+                line.detail[name].extend(value[: max(0, room)])
+            else:
+                line.detail.setdefault(name, value)
     return list(found.values())
 
 

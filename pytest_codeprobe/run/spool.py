@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -33,3 +34,17 @@ class Spool:
                 os.close(fd)
         except OSError as error:
             _log.warning("%s: %s", self._path, error)
+
+
+def spooled(line: bytes) -> dict[str, Any] | None:
+    """What one line of a spool says, if it is of the kind that our workers write; None for a cut line or a stranger's."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or fields.get("event") not in ("trial_started", "trial_retried", "transcript"):
+        return None
+    fitting = isinstance(fields.get("node_id"), str) and type(fields.get("attempt", 1)) is int
+    if fields["event"] == "transcript":
+        fitting = fitting and type(fields.get("bytes")) is int and fields["bytes"] >= 0
+    return fields if fitting and not fields.keys() & {"seq", "run_id", "record_type"} else None

@@ -143,6 +143,7 @@ class BaseSandbox:
 
         OSError if it can't be started, or a log file is there already.
         """
+        env = self.context.network.environment(self.trial, role, command.env)
         limits = dataclasses.replace(limits, rlimits={**self.rlimits(), **limits.rlimits})
         opened: list[int] = []
         try:
@@ -158,7 +159,7 @@ class BaseSandbox:
                 opened.append(err)
             return self.context.processes.start(
                 self.command_line(command),
-                env=command.env,
+                env=env,
                 cwd=self.inside(command),
                 stdin=stdin,
                 stdout=out,

@@ -10,6 +10,7 @@ if sys.platform != "win32":
     import resource
 
 _EACH = 12  #: of one trial, at its busiest; while its session works it has 4
+_OFFLINE = 12  #: and of one whose processes ask a proxy of ours: its ports, and some connections from and to them
 _OTHERS = 100  #: of pytest, other plugins, ordinary tests
 
 
@@ -25,16 +26,17 @@ def limits_of_start() -> dict[str, tuple[int, int]]:
     return {"NOFILE": _AT_START} if _AT_START is not None and _limit() != _AT_START else {}
 
 
-def make_room(trials: int) -> None:
+def make_room(trials: int, *, offline: bool = False) -> None:
     """Raise this process's limit as far as so many trials at once need it. USAGE_ERROR where the system forbids it."""
     if sys.platform == "win32":
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _OTHERS + _EACH * trials
+    each = _EACH + (_OFFLINE if offline else 0)
+    needed = _OTHERS + each * trials
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
-        fitting = max(1, (hard - _OTHERS) // _EACH)
+        fitting = max(1, (hard - _OTHERS) // each)
         raise CodeprobeError(
             "USAGE_ERROR",
             f"{trials} trials at once need {needed} open files, and this system allows {hard} (ulimit -Hn)",

@@ -88,6 +88,7 @@ class Attempts:
         session, parser = Session(agent, request, self._deadlines(), log), agent.parser(request)
         self._running = session, parser
         outcome = self.outcome = session.run(command, parser, self._announce)
+        context.network.settle(self._trial, "session")
         self.session_time += outcome.duration
         self.limit = outcome.limit_hit
         self._note(outcome)  # first of all: what it cost is known, whatever comes
@@ -172,7 +173,7 @@ class Attempts:
 
     def is_worth_another(self, outcome: SessionOutcome) -> bool:
         """Once, after a provider fault or a crash before the first model reply; nothing else is tried again."""
-        if self.number != self._first or outcome.limit_hit is not None:
+        if self.number != self._first or outcome.limit_hit is not None or self._context.network.has_attempts(self._trial):
             return False
         crashed = outcome.end.code == "AGENT_CRASHED" and not outcome.replied and self._agent().is_session
         return outcome.end.code == "LLM_UNAVAILABLE" or crashed
@@ -200,6 +201,6 @@ class Attempts:
         """The session's own error, as an exception; a refused credential stops all other trials of the agent."""
         if outcome.end.code is None:
             return
-        if outcome.end.code == "AUTH_FAILED":
+        if outcome.end.code == "AUTH_FAILED" and not self._context.network.has_attempts(self._trial):  # who knows who said 403
             self._context.stops.raise_flag("auth", self._agent().name)
         raise CodeprobeError(outcome.end.code, outcome.end.reason or outcome.end.code, remediation=outcome.end.remediation)

@@ -101,6 +101,7 @@ class TrialGrading:
         """A criterion has looked: nothing that it started outlives it."""
         while self._live:
             self._live.pop().destroy()
+        self.context.network.settle(self.trial, "grader")
 
     def time_left(self, wanted: float | None = None) -> float:
         """Seconds; a CodeprobeError where grading_timeout is used up."""
@@ -176,7 +177,8 @@ def _evaluate(number: int, criterion: Criterion, grading: TrialGrading, has_sess
     grading.begin(number)
     try:
         grading.time_left()
-        score = criterion.evaluate(grading)
+        with grading.context.network.acting(grading.trial, "criterion", what):
+            score = criterion.evaluate(grading)
         return _result(criterion, score, monotonic() - began)
     except NotApplicable as why:
         return _left_out(criterion, str(why) or "not applicable")

@@ -20,6 +20,7 @@ from pytest_codeprobe.trial.session import SessionOutcome
 _MAX_CHANGES = 200
 _MAX_REASON = 2000  #: characters; cut after redaction, since half a secret is one too
 _MAX_TAIL = 4000
+_PHASES: Mapping[str, Phase] = {"setup": "prepare", "agent": "session", "grader": "grade", "criterion": "grade", "post_run": "preserve"}
 _LETTER = {"added": "A", "modified": "M", "deleted": "D"}
 
 
@@ -55,6 +56,11 @@ def classify(error: BaseException | None, *, ours: bool, phase: Phase) -> Ending
     if ours:
         return Ending(status="error", code="INTERNAL_ERROR", reason=what, phase=phase)
     return Ending(status="error", code="FIXTURE_FAILED", reason=what, phase="set-up")
+
+
+def phase_of_attempt(error: CodeprobeError, otherwise: Phase) -> Phase:
+    """Of an OFFLINE_NET_ATTEMPT: what its component works in."""
+    return _PHASES.get(error.detail.get("component", ""), otherwise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.handle import SandboxHandle
 from pytest_codeprobe.trial.preserve import TrialLog
 from pytest_codeprobe.trial.protect import put_back
-from pytest_codeprobe.trial.record import Facts, build_record, classify
+from pytest_codeprobe.trial.record import Facts, build_record, classify, phase_of_attempt
 from pytest_codeprobe.trial.session import SessionOutcome
 from pytest_codeprobe.trial.store import AttemptStore
 
@@ -67,6 +67,7 @@ class TrialRun:
         self._began = context.clock.monotonic()
         self._started_at = stamp(context.clock.now())
         self._frozen = False
+        self._forbidden: CodeprobeError | None = None  #: what the trial tried on the network
         self._commands = TaskCommands(trial, context, deadline, lambda: self.session_began)
         self._store = AttemptStore(context, trial)
         self._attempts = Attempts(trial, context, self.agent, self._store, number=number, earlier=earlier, deadline=deadline)
@@ -118,10 +119,7 @@ class TrialRun:
         return self._once("grade", work)
 
     def whole(self, dry: Callable[[Trial], str] | None = None) -> TrialResult:
-        """All stages, for a caller that is no pytest fixture. Raises only what `passes`.
-
-        `dry`: called in the place of all stages; says why the trial is skipped, or raises what it would end with.
-        """
+        """All stages, for a caller outside pytest. Raises only what `passes`. `dry`, in their place, says why it skips, or raises."""
         try:
             if dry is not None:
                 self._once("prepare", lambda: self._dry(dry))
@@ -149,11 +147,13 @@ class TrialRun:
         given, phase = error, self._phase  # closing goes on to other phases, where an earlier error did not arise
         if first:
             error = self._close_stages(error, warnings)
-        if error is not given:
-            phase = self._phase
+            self._forbidden = self.context.network.end(self.trial)
+        phase = phase if error is given else self._phase
+        if self._forbidden is not None:  # whatever else happened may be due to it
+            error, phase = self._forbidden, phase_of_attempt(self._forbidden, phase)
         if error is None and outcome is None and self.verdict is None:
             error = CodeprobeError("VERIFIER_FAILED", "no verdict: the fixture codeprobe_score was overridden and never asked for one")
-        ours = self.raised(error)
+        ours = error is self._forbidden or self.raised(error)
         ending = classify(error, ours=ours, phase=phase if ours or first else "set-up")
         if ending.status is None:
             ending = replace(ending, reason=reason)
@@ -182,9 +182,7 @@ class TrialRun:
 
     def delete(self) -> Sequence[str]:
         """Remove the private folder; what could not be removed."""
-        if self._sandbox is None:
-            return ()
-        return self._sandbox.delete()
+        return () if self._sandbox is None else self._sandbox.delete()
 
     def usage(self) -> Usage:
         """Tokens and money of all attempts so far."""
@@ -253,7 +251,8 @@ class TrialRun:
                 self._phase = "prepare" if stage == "prepare" else "session"
             began = monotonic()
             try:
-                self._stages[stage] = (work(), None)
+                with self.context.network.acting(self.trial, "harness"):
+                    self._stages[stage] = (work(), None)
             except BaseException as raised:  # noqa: BLE001  # raised again below, and whenever the stage is asked again
                 self._stages[stage] = (None, raised if isinstance(raised, (Exception, *self._passes)) else _ours(raised))
             self._timings[stage] = round(monotonic() - began, 4)

@@ -10,21 +10,20 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pytest_codeprobe.agents.base import json_object, mapping, text
-from pytest_codeprobe.agents.claude import clouds
+from pytest_codeprobe.agents.claude import access, clouds
+from pytest_codeprobe.agents.claude.access import BASE_URL, KEYS, stored_login
 from pytest_codeprobe.agents.claude.parser import ClaudeParser
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionRequest
+from pytest_codeprobe.model.agent import Agent, CredentialLife, SessionCommand, SessionRequest
 from pytest_codeprobe.model.base import Model
 from pytest_codeprobe.model.config import AgentConfig
 from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.network import Endpoint
 from pytest_codeprobe.model.trial import Trial
 
 #: pre-approved under `auto` where the driver doesn't isolate: without them the CLI refuses to run a test, and says success
 _PRE_APPROVED = ("Bash", "Read", "Write", "Edit", "Glob", "Grep", "Skill")
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
-#: variables that hold a credential, in the order in which the CLI prefers them
-_KEYS = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN")
-_ENDPOINT = "ANTHROPIC_BASE_URL"
 _MODES = {"default": "manual", "acceptEdits": "acceptEdits", "plan": "plan", "bypassPermissions": "bypassPermissions"}
 #: nothing but the model's endpoint is asked, nothing is written for the next session, and an outage doesn't last for minutes
 _QUIET = {
@@ -92,15 +91,21 @@ class Claude(Agent):
             return CodeprobeError("NO_BACKENDS_CONFIGURED", message, remediation=self.install_hint, detail={"agent": self.name})
         if (cloud := clouds.cloud_of(context)) is not None:
             return clouds.no_credentials(cloud, context, declared)
-        has_key = any(context.environ.get(name) or name in declared for name in _KEYS)
-        if not has_key and _login(context.environ) is None:
+        has_key = any(context.environ.get(name) or name in declared for name in KEYS)
+        if not has_key and stored_login(context.environ) is None:
             return CodeprobeError(
                 "NO_BACKENDS_CONFIGURED",
                 "agent claude has no credentials",
-                remediation=f"Set one of {', '.join(sorted(_KEYS))}, or log in with `claude /login`.",
+                remediation=f"Set one of {', '.join(sorted(KEYS))}, or log in with `claude /login`.",
                 detail={"agent": self.name},
             )
         return None
+
+    def credential_lives(self, context: Context, declared: frozenset[str] = frozenset()) -> Sequence[CredentialLife]:
+        return access.lives(context, declared)
+
+    def endpoints(self, trial: Trial, context: Context) -> Sequence[Endpoint]:
+        return access.endpoints(trial, context)
 
     def problems(self, trial: Trial) -> Sequence[tuple[str, str]]:
         config = trial.agent
@@ -234,20 +239,20 @@ def _credentials(request: SessionRequest, env: dict[str, str], files: dict[Path,
     """
     environ = request.context.environ
     declared = {**request.trial.sandbox.env, **request.trial.agent.env}
-    if environ.get(_ENDPOINT):
-        env[_ENDPOINT] = environ[_ENDPOINT]
-    login = _login(environ) or {}
+    if environ.get(BASE_URL):
+        env[BASE_URL] = environ[BASE_URL]
+    login = stored_login(environ) or {}
     stored = frozenset(filter(None, (text(login.get("accessToken")), text(login.get("refreshToken")))))
     if (cloud := clouds.cloud_of(request.context)) is not None:
         handed = clouds.hand_over(cloud, environ, request.sandbox.home)
-        env.pop(_ENDPOINT, None)  # the cloud has one of its own
+        env.pop(BASE_URL, None)  # the cloud has one of its own
         env.update(handed.env)
         files.update({request.sandbox.home / name: content for name, content in handed.files.items()})
         return stored.union(handed.secrets)
-    own = [declared[name] for name in _KEYS if declared.get(name)]
+    own = [declared[name] for name in KEYS if declared.get(name)]
     if own:  # the task's own credential, alone: two at once make the CLI choose
         return stored.union(own)
-    given = {name: environ[name] for name in _KEYS if environ.get(name)}
+    given = {name: environ[name] for name in KEYS if environ.get(name)}
     if given:
         env.update(given)
         return stored.union(given.values())
@@ -256,16 +261,3 @@ def _credentials(request: SessionRequest, env: dict[str, str], files: dict[Path,
         # alone is good for hours, and the CLI takes it without the other.
         files[home / ".credentials.json"] = json.dumps({"claudeAiOauth": {**login, "refreshToken": None}}).encode()
     return stored
-
-
-def _login(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """What the CLI stored when its user logged in."""
-    folder = environ.get("CLAUDE_CONFIG_DIR") or (f"{environ['HOME']}/.claude" if environ.get("HOME") else None)
-    if folder is None:
-        return None
-    try:
-        content = (Path(folder) / ".credentials.json").read_bytes()
-    except OSError:
-        return None
-    login = mapping(mapping(json_object(content)).get("claudeAiOauth"))
-    return dict(login) if text(login.get("accessToken")) else None

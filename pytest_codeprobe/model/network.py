@@ -1,0 +1,86 @@
+"""What a run under --codeprobe-offline may reach: the face that trials, sandboxes and adapters see of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.errors import CodeprobeError
+    from pytest_codeprobe.model.sandbox import Role
+    from pytest_codeprobe.model.trial import Trial
+
+#: who asks: `harness` and `criterion` are code in pytest's own process, the others processes in a sandbox
+Component = Literal["harness", "criterion", "agent", "grader", "setup", "post_run"]
+_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A place on the network. `port` None: any."""
+
+    host: str  #: lower case, without brackets
+    port: int | None = None
+
+    @classmethod
+    def of_url(cls, url: str) -> Endpoint | None:
+        """Of a base URL; None where it has no host or no port that can be read."""
+        from urllib.parse import urlsplit  # collecting tasks needs this module, and no URL
+
+        try:
+            parts = urlsplit(url.strip())
+            port = parts.port
+        except ValueError:
+            return None
+        return cls(parts.hostname, port or _PORTS.get(parts.scheme)) if parts.hostname else None
+
+
+class Network(Protocol):
+    """Holds what belongs to a trial to where it may go, and knows what else it tried. From any thread.
+
+    A trial is told from others by its node id; of one id at most one runs at a time in a process.
+    """
+
+    def acting(self, trial: Trial, component: Component, by: str = "") -> AbstractContextManager[None]:
+        """Within, this thread, and what it starts, runs code for the trial. `by`: which criterion it is."""
+
+    def environment(self, trial: Trial, role: Role, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """The environment of a process that is about to start, so changed that clients in it ask here first.
+
+        CodeprobeError SANDBOX_FAILED where that can't be had: nothing may start without it.
+        """
+
+    def settle(self, trial: Trial, role: Role) -> None:
+        """All processes of this role are gone: what they said last is taken in, and what they knew is of no use to others."""
+
+    def has_attempts(self, trial: Trial) -> bool:
+        """Whether something that is not allowed was tried so far."""
+
+    def end(self, trial: Trial) -> CodeprobeError | None:
+        """The trial is over: OFFLINE_NET_ATTEMPT where something was tried that is not allowed. What comes later is a new life of it."""
+
+
+class Unheld:
+    """A Network that holds nothing: of every run without --codeprobe-offline."""
+
+    def acting(self, trial: Trial, component: Component, by: str = "") -> AbstractContextManager[None]:
+        """See Network."""
+        return contextlib.nullcontext()
+
+    def environment(self, trial: Trial, role: Role, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """See Network."""
+        return environ
+
+    def settle(self, trial: Trial, role: Role) -> None:
+        """See Network."""
+
+    def has_attempts(self, trial: Trial) -> bool:
+        """See Network."""
+        return False
+
+    def end(self, trial: Trial) -> CodeprobeError | None:
+        """See Network."""
+        return None

@@ -1,0 +1,45 @@
+"""--codeprobe-offline, where pytest comes in: the network of this process's trials, and the refusal before the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from pytest_codeprobe.model.network import Network, Unheld
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.model.network import Endpoint
+    from pytest_codeprobe.model.trial import Trial
+    from pytest_codeprobe.plugin.live import Live
+    from pytest_codeprobe.run.plan import PlannedTrial
+
+
+def network_of(live: Live) -> Network:
+    """What trials of this process may reach, and who hears of the rest."""
+    if not live.state.options.offline:
+        return Unheld()
+    from pytest_codeprobe.run.offline.network import Offline
+
+    def endpoints(trial: Trial) -> Iterable[Endpoint]:
+        return live.registry.agent(trial.agent.type or "").endpoints(trial, live.context)
+
+    offline = Offline(live.state.options.offline_allow, endpoints)
+    live.config.add_cleanup(offline.close)
+    return offline
+
+
+def check_offline(live: Live, plan: Collection[PlannedTrial]) -> None:
+    """In the controller, before anything starts: refuse where a credential will not hold, and say what is not held."""
+    if not live.state.options.offline:
+        return
+    from pytest_codeprobe.plugin.refusal import refused
+    from pytest_codeprobe.run.offline.preflight import check_credentials
+
+    error = check_credentials(plan, live.context)
+    if error is not None:
+        raise refused(error) from error
+    drivers = sorted({"tempdir" if t.driver == "auto" else t.driver for t in plan if t.starts})
+    live.warn(
+        f"offline: under driver {', '.join(drivers)} agents and graders are held by proxy variables alone; "
+        "a program that ignores them, or makes sockets of its own, is not (see docs/offline.md)"
+    )
