@@ -124,7 +124,7 @@ class Terminal:
             spent += ", tokens: " + ", ".join(f"{v:,} {k.removesuffix('_tokens').replace('_', ' ')}" for k, v in known.items())
         if any(f.attempts for f in finals):  # else there was nothing to pay for
             yield spent
-        slowest = sorted((f for f in finals if f.duration_seconds), key=lambda f: -(f.duration_seconds or 0))[:_SHOWN]
+        slowest = sorted((f for f in finals if f.duration_seconds and f.attempts), key=lambda f: -(f.duration_seconds or 0))[:_SHOWN]
         if slowest:
             yield "slowest: " + ", ".join(f"{f.task_id} {f.duration_seconds:.1f} s" for f in slowest)
         controller = self.live.controller
