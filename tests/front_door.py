@@ -290,7 +290,7 @@ class Project:
         junit_file = self.scratch / f"junit-{self.runs}.xml"
         argv = [*prefix, sys.executable, *program, *MODES[mode], *([f"--junitxml={junit_file}"] if junit else []), *args]
         run_dir = next((Path(self.path, a.partition("=")[2]) for a in args if a.startswith("--codeprobe-run-dir=")), None)
-        environment = clean_environment(**{_MARK: self.mark_text}, **self.environment, **(env or {}))
+        environment = clean_environment(**{_MARK: self.mark_text, **self.environment, **(env or {})})
         with (self.scratch / "stdout").open("wb") as out, (self.scratch / "stderr").open("wb") as err:
             process = subprocess.Popen(
                 argv, cwd=self.path, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,

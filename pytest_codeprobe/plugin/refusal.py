@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.model.clock import SystemClock, stamp
-from pytest_codeprobe.run.envelope import refusal
+from pytest_codeprobe.options import spelled
+from pytest_codeprobe.run.envelope import answer, entry, refusal
+from pytest_codeprobe.run.remedy import Invocation, addressed
 from pytest_codeprobe.text import json_line, one_line
 
 _TRACEBACK = "Traceback (most recent call last)"
 
 
-def refused(error: CodeprobeError) -> pytest.UsageError:
+def refused(error: CodeprobeError, config: pytest.Config) -> pytest.UsageError:
     """The error as pytest takes it: printed as `ERROR: …`, exit 4, no traceback. Raise it `from` the error itself."""
     remedy = f"\n  {error.remediation}" if error.remediation else ""
-    return pytest.UsageError(f"{error.code}: {error.message}{remedy}")
+    return pytest.UsageError(spelled(f"{error.code}: {error.message}{remedy}", console=bool(_given(config, "codeprobe_console"))))
+
+
+def called(config: pytest.Config) -> Invocation:
+    """How this pytest was started."""
+    command = "doctor" if _given(config, "codeprobe_doctor") else "run"
+    has_lf = config.pluginmanager.hasplugin("lfplugin")
+    if typed := _given(config, "codeprobe_console"):
+        program, name, *rest = json.loads(str(typed))
+        return Invocation(program=(program, name), arguments=tuple(rest), console=True, command=command, reruns_failed=has_lf)
+    arguments = tuple(map(str, config.invocation_params.args))
+    return Invocation(program=_pytest(), arguments=arguments, command=command, reruns_failed=has_lf)
+
+
+def _given(config: pytest.Config, name: str) -> object:
+    """An option's value, also where pytest has not got as far as config.option."""
+    return getattr(config.option, name, None) or getattr(config.known_args_namespace, name, None)
+
+
+def _pytest() -> tuple[str, ...]:
+    """What starts this pytest from a shell."""
+    script = Path(sys.argv[0])
+    if script.name == "__main__.py" and script.parent.name == "pytest":
+        return (sys.executable, "-m", "pytest")
+    found = shutil.which(script.name) if script.name in ("pytest", "py.test") else None
+    if found is not None or script.name not in ("pytest", "py.test"):
+        return (script.name if found is not None else "pytest",)
+    return (str(script.absolute()),)
 
 
 def as_error(error: BaseException) -> CodeprobeError:
@@ -37,7 +69,7 @@ def as_error(error: BaseException) -> CodeprobeError:
     return CodeprobeError("INTERNAL_ERROR", f"{type(error).__name__}: {text}")
 
 
-def refusal_line(error: BaseException) -> str:
+def refusal_line(error: BaseException, config: pytest.Config) -> str:
     """The envelope of a run that ended before its session."""
     reason = as_error(error)
     code = error_codes()[reason.code].exit_code
@@ -46,4 +78,8 @@ def refusal_line(error: BaseException) -> str:
     if isinstance(error, SystemExit) and error is sys.exc_info()[1]:  # on its way out of the process, caught by nobody
         reason = CodeprobeError("USAGE_ERROR", f"a conftest.py or a plugin ended the process: SystemExit({error.code!r})")
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    return json_line(refusal(reason, code, stamp(SystemClock().now())))
+    invocation = called(config)
+    line = addressed(entry(reason), invocation)
+    if invocation.command != "run":
+        return json_line(answer(invocation.command, {}, code, errors=[line]))
+    return json_line(refusal(line, code, stamp(SystemClock().now())))
