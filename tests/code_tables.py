@@ -29,7 +29,7 @@ def for_agents() -> str:
 
     def action(row: ErrorCode) -> str:
         kind = "stop" if row.terminal or row.retryable == "no" else {"bounded": "retry", "after_fix": "repair"}[row.retryable]
-        return f"{kind}: {row.summary} {spelled(row.remediation, console=True)}"
+        return spelled(f"{kind}: {row.summary} {row.remediation}", console=True)
 
     rows = (
         (f"`{r.code}`", r.kind, r.retryable, "yes" if r.terminal else "no", str(r.exit_code), action(r).replace("|", "\\|"))
