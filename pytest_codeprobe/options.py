@@ -224,7 +224,7 @@ OPTIONS: tuple[Option, ...] = (
         settable=True,
         help="limit of all transcripts of the run together, in bytes",
     ),
-    Option(name="doctor", kind="flag", default="off", help="check what a run would need, and run nothing", built=False),
+    Option(name="doctor", kind="flag", default="off", help="check what a run would need, and run nothing"),
     *(
         Option(name=name, cli=cli, built=False)
         for name, cli in (
@@ -439,7 +439,7 @@ def _value(option: Option, spelled: str, text: str) -> Any:
                 option.code,
                 f"{spelled}: {text!r} is not one of {', '.join(option.choices)}",
                 remediation=f"Use one of: {', '.join(option.choices)}.",
-                detail={"option": spelled, "value": text, "choices": list(option.choices)},
+                detail={"option": spelled, "setting": option.name, "value": text, "choices": list(option.choices)},
             )
         return near
     return text
@@ -508,6 +508,27 @@ def _hosts(words: tuple[str, ...]) -> tuple[str, ...]:
                 "USAGE_ERROR", f"ini codeprobe_offline_allow: {word!r} is no host, host:port, *.domain, address or network (and no URL)"
             )
     return words
+
+
+_FLAG = re.compile(r"--codeprobe-[a-z][a-z-]*[a-z](=?)")
+#: what a text says to users of pytest -> to those of `codeprobe run`
+_CONSOLE_WORDS = {"`pytest --help`, section codeprobe": "`codeprobe run --help`"}
+
+
+def spelled(text: str, *, console: bool) -> str:
+    """A text of ours that names flags of pytest, in the spelling of `codeprobe run` where that was used."""
+    if not console:
+        return text
+    for ours, theirs in _CONSOLE_WORDS.items():
+        text = text.replace(ours, theirs)
+    flags = {option.flag: option.cli for option in OPTIONS if option.cli}
+
+    def theirs_of(match: re.Match[str]) -> str:
+        names = flags.get(match[0].removesuffix("="), ())
+        fitting = [name for name in names if name.startswith("--")] if match[1] else names
+        return fitting[0] + match[1] if fitting else match[0]
+
+    return _FLAG.sub(theirs_of, text)
 
 
 def _words(value: Sequence[str] | str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from pytest_codeprobe import agents, criteria, sandboxes
+from pytest_codeprobe.cli.main import group
 from pytest_codeprobe.errors import error_codes
 from pytest_codeprobe.model.config import (
     AgentConfig,
@@ -36,6 +36,7 @@ from pytest_codeprobe.tasks import availability
 from pytest_codeprobe.tasks.task import Task
 from tests.doc_pages import DOCS, PAGES, ROOT, Block, anchors, blocks, first_column, links, names, prose, rows, section
 from tests.front_door import Project, clean_environment
+from tests.shell import make_commands
 
 WRITING, CRITERIA, OPTIONS, RUN_DIR, EXTENDING = (
     DOCS / f"{name}.md" for name in ("writing-tasks", "criteria", "options", "run-directory", "extending")
@@ -106,14 +107,7 @@ def execute(block: Block, project: Project, bin_folder: Path) -> subprocess.Comp
 @pytest.fixture
 def bin_folder(tmp_path: Path) -> Path:
     """The commands that the docs use, of this interpreter's environment, whatever is on PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    ours = "from pytest_codeprobe.cli import main; main()"
-    for name, start in {"python": "", "python3": "", "pytest": "-P -m pytest", "codeprobe": f"-P -c '{ours}'"}.items():
-        program = folder / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {start} "$@"\n')
-        program.chmod(0o755)
-    return folder
+    return make_commands(tmp_path / "bin")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -343,7 +337,7 @@ def test_nothing_unbuilt_is_promised() -> None:
         text = page.read_text(encoding="utf-8")
         used = set(re.findall(r"--codeprobe-[a-z-]+", text))
         assert used <= flags, page.name
-        assert set(re.findall(r"\bcodeprobe ([a-z]+)\b(?= [\w-]*/|`| -)", prose(page))) <= {"run"}, page.name
+        assert set(re.findall(r"\bcodeprobe ([a-z]+)\b(?= [\w-]*/|`| -)", prose(page))) <= group.commands.keys(), page.name
 
 
 def test_hooks_are_documented() -> None:

@@ -8,12 +8,17 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pytest_codeprobe
 from pytest_codeprobe.errors import CodeprobeError, error_codes
+from pytest_codeprobe.options import BUILT, spelled
+from tests.doors import DOORS, through
 from tests.front_door import Project, Run, scripted
+from tests.schemas import check
+from tests.shell import type_in
 
 SOURCES = Path(pytest_codeprobe.__file__).parent
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
@@ -133,6 +138,37 @@ def offline_net_attempt(project: Project) -> Run:
     return project.run("tasks", AGENT, "--codeprobe-offline", JSON, junit=False)
 
 
+SHY_AGENT = """\
+from pytest_codeprobe.agents.command import CommandAgent, CommandParser
+from pytest_codeprobe.model.agent import SessionEnd
+
+class ShyParser(CommandParser):
+    def end(self, exit, *, stopped_for, stderr_tail):
+        if self.request.trial.agent.permission_mode == "auto":
+            return SessionEnd()
+        return SessionEnd(code="AGENT_BLOCKED", reason="Write was refused")
+
+class Shy(CommandAgent):
+    name = "shy"
+    supports = frozenset({"command", "permission_mode"})
+    permission_modes = ("auto", "default")
+    def parser(self, request): return ShyParser(request)
+
+def pytest_codeprobe_agents(config): return [Shy()]
+"""
+
+
+def blocked(project: Project) -> Run:
+    """Under `default` it asks for a permission that nobody gives."""
+    project.write("conftest.py", SHY_AGENT)
+    project.task("t", agent={"type": "shy", "command": ["touch", "out.txt"]})
+    return project.run("tasks", "--codeprobe-agent=shy", "--codeprobe-permission-mode=default", JSON, junit=False)
+
+
+def doctor_failed(project: Project) -> Run:
+    return project.run("--codeprobe-doctor", "--codeprobe-agent=claude", JSON, junit=False, env={"PATH": os.defpath, "HOME": "/nowhere"})
+
+
 #: every code of the table -> a real run that ends with it
 PROVOKED: dict[str, Callable[[Project], Run]] = {
     "INTERRUPTED": interrupted,
@@ -152,7 +188,7 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "AUTH_FAILED": failing("AUTH_FAILED"),
     "SANDBOX_UNAVAILABLE": refused(AGENT, "--codeprobe-driver=docker"),
     "SANDBOX_FAILED": sandbox_failed,
-    "AGENT_BLOCKED": failing("AGENT_BLOCKED"),
+    "AGENT_BLOCKED": blocked,
     "AGENT_CRASHED": failing("AGENT_CRASHED"),
     "LLM_UNAVAILABLE": failing("LLM_UNAVAILABLE"),
     "TRACE_OVERFLOW_FIRED": traced("--codeprobe-trace-max-bytes=100"),
@@ -160,6 +196,28 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "WORKER_DIED": worker_died,
     "FIXTURE_FAILED": fixture_failed,
     "VERIFIER_FAILED": verifier_failed,
+    "DOCTOR_CHECKS_FAILED": doctor_failed,
+}
+#: what the printed command of a code does: `corrected` is the same call without the fault, `doctor` looks for the cause, `read` prints
+#: something to read. The others need a human, or a change to a file
+COMMANDS = {
+    "USAGE_ERROR": "read",
+    "NO_TASKS": "read",
+    "UNKNOWN_BACKEND": "corrected",
+    "INVALID_PERMISSION_MODE": "corrected",
+    "SANDBOX_UNAVAILABLE": "corrected",
+    "AGENT_BLOCKED": "corrected",
+    "CANARY_PROOF_REQUIRED": "corrected",
+    "CANARY_MISMATCH": "corrected",
+    "TRACE_OVERFLOW_FIRED": "corrected",
+    "TRACE_BUDGET_EXCEEDED": "corrected",
+    "NO_BACKENDS_CONFIGURED": "doctor",
+    "SANDBOX_FAILED": "doctor",
+    "AGENT_CRASHED": "doctor",
+    "LLM_UNAVAILABLE": "doctor",
+    "WORKER_DIED": "doctor",
+    "OFFLINE_PREFLIGHT_FAILED": "doctor",
+    "CANARY_PROOF_FAILED": "doctor",
 }
 
 
@@ -167,20 +225,60 @@ def test_every_code_has_a_run_that_ends_with_it() -> None:
     assert sorted(PROVOKED) == sorted(error_codes())
 
 
+@pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("code", PROVOKED)
-def test_a_real_run_ends_with(project: Project, code: str) -> None:
+def test_a_real_run_ends_with(project: Project, code: str, door: str) -> None:
     row = error_codes()[code]
+    project = through(door, project)
     run = PROVOKED[code](project)
-    envelope = run.assert_pure(events=False)
+    envelope = run.lines[-1]
+    if envelope["command"] == "run":
+        run.assert_pure(events=False)
+    check("envelope", envelope)
     error = envelope["errors"][0]
     assert error["code"] == code, run.stderr
     assert (error["kind"], error["retryable"], error["terminal"]) == (row.kind, row.retryable, row.terminal)
     assert error["message"]
     assert error["remediation"]
-    assert run.code == row.exit_code
+    assert run.code == row.exit_code == envelope["exit_code"]
     assert run.stderr.strip()  # a person is told too
     if run.wrote:
         run.assert_nothing_left()
+    used = "codeprobe" if run.args[0] in ("run", "doctor") else "pytest"
+    spelled_for(used, [error["message"], error["remediation"], *(error["command"] or ()), *envelope["warnings"]], run.stderr)
+    follow(project, error, COMMANDS.get(code))
+    for step in envelope["next_steps"]:
+        assert step["summary"]
+        assert type_in(project, step["command"]).returncode in (0, 1, 5, 6), step
+
+
+def spelled_for(door: str, texts: list[str], stderr: str) -> None:
+    """No flag of the other front door."""
+    said = "\n".join(texts) + "\n".join(line for line in stderr.splitlines() if line.startswith(("ERROR", "  ", "E ", "warning")))
+    if door == "codeprobe":
+        assert said == spelled(said, console=True)
+    else:
+        assert not [option.cli for option in BUILT if option.cli and f" {option.cli[0]} " in said and option.cli[0].startswith("--")]
+
+
+def follow(project: Project, error: dict[str, Any], expected: str | None) -> None:
+    """The printed command, typed as it is printed, does what it is for."""
+    command = error["command"]
+    assert (command is None) == (expected is None), command
+    if command is None:
+        return
+    done = type_in(project, command)
+    if expected == "read":
+        assert done.returncode in (0, 5), done.stderr
+        assert done.stdout.strip()
+    elif expected == "doctor":
+        assert done.returncode in (0, 6), done.stderr
+        assert "python" in done.stdout
+    else:
+        envelope = json.loads(done.stdout.splitlines()[-1])
+        check("envelope", envelope)
+        assert error["code"] not in {e["code"] for e in envelope["errors"]}, done.stderr
+        assert envelope["exit_code"] != 4, done.stderr
 
 
 def test_the_table_is_sound() -> None:

@@ -48,6 +48,9 @@ def outcome(run: Run) -> dict[str, Any]:
     """What two runs are compared by."""
     envelope = comparable(run.envelope)
     envelope["data"]["run_dir"] = None
+    envelope["next_steps"] = [step["summary"] for step in envelope["next_steps"]]  # their commands say how the run was spread
+    for error in envelope["errors"]:
+        error["command"] = error["command"] is not None
     for part in ("results", "variants"):
         envelope["data"][part] = sorted(map(json.dumps, envelope["data"][part]))
     events = sorted(json.dumps({k: v for k, v in comparable(e).items() if k not in ("seq", "time")}) for e in run.events)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pytest_codeprobe.cli.answers import envelope_line, json_by_environment, say
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.tasks.experiments import FOLDER, NAME
 from pytest_codeprobe.text import write_whole
@@ -47,7 +48,8 @@ def experiment() -> None:
 @experiment.command(short_help="Write a commented experiment file to begin with.")
 @click.argument("name", default="default")
 @click.option("--dir", "folder", default=str(FOLDER), show_default=True, metavar="DIR", help="Folder that it is written to.")
-def new(name: str, folder: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON, in the envelope's form.")
+def new(name: str, folder: str, as_json: bool) -> None:
     """Write NAME.yaml, a commented experiment file to begin with. Without NAME: default, which holds for every run.
 
     A file that is there is never overwritten.
@@ -68,4 +70,7 @@ def new(name: str, folder: str) -> None:
         ) from None
     except OSError as error:
         raise CodeprobeError("USAGE_ERROR", f"{target}: {error.strerror}", remediation="Choose another folder with --dir.") from error
-    click.echo(f"wrote {target}; run it with: codeprobe run --experiment {name}")
+    if as_json or json_by_environment():
+        say(envelope_line("experiment", {"name": name, "file": str(target)})[0])
+    else:
+        say(f"wrote {target}; run it with: codeprobe run --experiment {name}")

@@ -7,15 +7,19 @@ import sys
 from typing import Any
 
 import click
-import pytest
 
 from pytest_codeprobe import __version__
+from pytest_codeprobe.cli.answers import complain, envelope_line, json_by_environment, say
+from pytest_codeprobe.cli.clean import clean
+from pytest_codeprobe.cli.doctor import doctor
 from pytest_codeprobe.cli.experiment import experiment
-from pytest_codeprobe.errors import CodeprobeError, error_codes
+from pytest_codeprobe.cli.launch import options, program, start, translated
+from pytest_codeprobe.cli.schema import schema
+from pytest_codeprobe.errors import CodeprobeError, did_you_mean, error_codes
 from pytest_codeprobe.model.clock import SystemClock, stamp
-from pytest_codeprobe.options import BUILT
-from pytest_codeprobe.run.envelope import refusal
-from pytest_codeprobe.text import json_line, one_line
+from pytest_codeprobe.run.envelope import entry, refusal
+from pytest_codeprobe.run.remedy import Invocation, addressed, nearest
+from pytest_codeprobe.text import json_line
 
 _BEHIND = "pytest's own options go behind --, such as: codeprobe run -- --lf"
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -25,15 +29,6 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.version_option(__version__, prog_name="codeprobe")
 def group() -> None:
     """Run coding agents on tasks, as pytest does, for scripts and agents that want a fixed contract."""
-
-
-def _options(command: click.Command) -> click.Command:
-    for option in reversed(BUILT):
-        names = [*option.cli, option.field]
-        text = option.help + ("" if option.kind == "flag" else f"  [default: {option.default}]")
-        flag = option.kind == "flag"
-        command.params.insert(0, click.Option(names, is_flag=flag, default=None, metavar=None if flag else option.metavar, help=text))
-    return command
 
 
 @group.command(
@@ -52,7 +47,14 @@ def _options(command: click.Command) -> click.Command:
 @click.pass_context
 def run(ctx: click.Context, /, paths: tuple[str, ...], **values: Any) -> None:
     """Run the tasks below PATH (default: tasks/ below rootdir): files, folders, globs or node ids."""
-    ctx.exit(start(_arguments(values, list(paths), list(ctx.obj or ()))))
+    head, rest = ctx.obj
+    ctx.exit(start(_arguments(values, list(paths), rest), [*head, *(["--", *rest] if rest else [])]))
+
+
+group.add_command(clean)
+group.add_command(doctor)
+group.add_command(experiment)
+group.add_command(schema)
 
 
 def _arguments(values: dict[str, Any], paths: list[str], rest: list[str]) -> list[str]:
@@ -60,12 +62,7 @@ def _arguments(values: dict[str, Any], paths: list[str], rest: list[str]) -> lis
     if len(chosen) > 1:
         spelled = " and ".join("--" + name.replace("_", "-") for name in chosen)
         raise CodeprobeError("USAGE_ERROR", f"{spelled} exclude each other")
-    arguments = ["--codeprobe-console"]
-    for option in BUILT:
-        value = values.get(option.field)
-        if option.name in ("json", "json-lines") or value is None or value is False:
-            continue
-        arguments.append(f"{option.flag}={value}" if option.kind != "flag" else option.flag)
+    arguments = translated(values)
     mode = chosen[0] if chosen else _mode_by_environment()
     if mode in ("json", "json_lines"):
         arguments.append(f"--codeprobe-{mode.replace('_', '-')}")
@@ -89,45 +86,44 @@ def _mode_by_environment() -> str:
     return "no_json" if sys.stdout.isatty() else "json_lines"
 
 
-class _Reached:
-    """A plugin that tells whether pytest came as far as ours, which from there on answers for the envelope."""
-
-    yes = False
-
-    def pytest_load_initial_conftests(self) -> None:
-        self.yes = True
-
-
-def start(arguments: list[str]) -> int:
-    """Run pytest in this process; its exit code. USAGE_ERROR where it refuses its command line before any plugin has a say."""
-    reached = _Reached()
-    try:
-        # by name, for those who switch off the loading of installed plugins
-        code = int(pytest.main(["-p", "codeprobe", *arguments], plugins=[reached]))
-    except ImportError as error:  # -p with a plugin that is not there
-        if reached.yes:
-            raise
-        raise CodeprobeError("USAGE_ERROR", one_line(str(error), 1000)) from error
-    if code and not reached.yes:
-        raise CodeprobeError("USAGE_ERROR", "pytest refused its command line or configuration; what it says is on stderr")
-    return code
-
-
 def main(argv: list[str] | None = None) -> None:
     """The console script: every refusal has an envelope where JSON is wanted."""
     given = list(sys.argv[1:] if argv is None else argv)
     head, tail = _cut(given)
     try:
-        code = group.main(head, prog_name="codeprobe", standalone_mode=False, obj=tail)
+        code = group.main(head, prog_name="codeprobe", standalone_mode=False, obj=(head, tail))
     except click.exceptions.Abort:  # Ctrl-C outside of pytest
         sys.exit(_refuse(given, CodeprobeError("INTERRUPTED", "interrupted"), None))
     except click.ClickException as error:
-        foreign = isinstance(error, click.NoSuchOption) and given[:1] == ["run"]
-        remedy = _BEHIND if foreign else None
-        sys.exit(_refuse(given, CodeprobeError("USAGE_ERROR", error.format_message(), remediation=remedy), error))
+        sys.exit(_refuse(given, _usage_error(given, error), error))
     except CodeprobeError as wrong:
         sys.exit(_refuse(given, wrong, None))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_error(argv: list[str], error: click.ClickException) -> CodeprobeError:
+    """What click refuses."""
+    message = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        meant = nearest(error.option_name, error.possibilities or ())
+        message = f"no such option: {error.option_name}" + (f" (did you mean {meant!r}?)" if meant else "")
+        corrected = (program(), *(_renamed(a, error.option_name, meant) for a in argv)) if meant else None
+        if argv[:1] == ["run"]:
+            return CodeprobeError("USAGE_ERROR", message, remediation=_BEHIND, command=corrected)
+    elif argv and _command(argv) is None:
+        message = f"no such command: {argv[0]}{did_you_mean(argv[0], group.commands)}"
+    command = _command(argv)
+    words = " ".join(("codeprobe", *([command] if command else []), "--help"))
+    return CodeprobeError("USAGE_ERROR", message, remediation=f"See `{words}`.")
+
+
+def _renamed(argument: str, wrong: str, right: str) -> str:
+    name, equals, value = argument.partition("=")
+    return right + equals + value if name == wrong else argument
+
+
+def _command(argv: list[str]) -> str | None:
+    return argv[0] if argv and argv[0] in group.commands else None
 
 
 def _cut(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -137,31 +133,33 @@ def _cut(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _refuse(argv: list[str], error: CodeprobeError, shown: click.ClickException | None) -> int:
-    code = error_codes()[error.code].exit_code
+    command = _command(argv)
+    called = (program(), *([command] if command else []))
+    invocation = Invocation(program=called, arguments=tuple(argv[len(called) - 1 :]), console=True, command=command or "")
+    line = addressed(entry(error), invocation)
     if shown is not None:
         shown.show(file=sys.stderr)
         if error.remediation == _BEHIND:
             click.echo(_BEHIND, err=True)
     else:
-        click.echo(f"ERROR: {error.code}: {error.message}\n  {error.remediation}", err=True)
+        complain(line)
+    code = error_codes()[error.code].exit_code
     if _wants_json(argv):
-        line = json_line(refusal(error, code, stamp(SystemClock().now())))
-        try:
-            click.echo(line)
-        except OSError:
-            sys.stdout = None  # closed by its reader: nothing is left to be flushed
+        if command == "run":
+            say(json_line(refusal(line, code, stamp(SystemClock().now()))))
+        else:
+            say(envelope_line(command, {}, [line])[0])
     return code
 
 
 def _wants_json(argv: list[str]) -> bool:
     """Of a command line that may not be readable as a whole."""
     ours = set(_cut(argv)[0])
-    if argv[:1] != ["run"]:
-        return False
     if ours & {"--json", "--json-lines"}:
         return True
-    return "--no-json" not in ours and (os.environ.get("CODEPROBE_JSON", "").strip() not in ("", "0") or not sys.stdout.isatty())
+    if argv[:1] != ["run"]:
+        return json_by_environment()
+    return "--no-json" not in ours and (json_by_environment() or not sys.stdout.isatty())
 
 
-_options(run)
-group.add_command(experiment)
+options(run)

@@ -86,12 +86,20 @@ class Registry:
     agents: Mapping[str, Agent]
     drivers: Mapping[str, Driver]
     criteria: Mapping[str, type[Criterion]]
+    later: frozenset[str] = frozenset()  #: names of agents that are known, and not there yet
 
     def agent(self, name: str) -> Agent:
         """By name or alias; CodeprobeError UNKNOWN_BACKEND with the known names and a did-you-mean."""
         for agent in self.agents.values():
             if name == agent.name or name in agent.aliases:
                 return agent
+        if name in self.later:
+            raise CodeprobeError(
+                "UNKNOWN_BACKEND",
+                f"agent {name!r} is not available yet",
+                remediation=f"Choose one of: {', '.join(sorted(self.agents))}.",
+                detail={"agent": name, "known": []},
+            )
         known = sorted({n for a in self.agents.values() for n in (a.name, *a.aliases)})
         raise CodeprobeError(
             "UNKNOWN_BACKEND",

@@ -53,7 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             )
         if option.settable:
             parser.addini(option.dest, option.help, type="string", default="")
-    group.addoption("--codeprobe-console", action="store_true", dest="codeprobe_console", help=argparse.SUPPRESS)
+    # what was typed to `codeprobe run`, as JSON
+    group.addoption("--codeprobe-console", default=None, dest="codeprobe_console", help=argparse.SUPPRESS)
     for ini in INIS:
         parser.addini(ini.name, ini.help, type=ini.type, default=ini.default)
 
@@ -71,9 +72,14 @@ def _in_worker() -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Before xdist makes workers."""
     config.stash[SPREAD] = settle(config)
+    if not config.option.codeprobe_doctor:
+        return None
+    from pytest_codeprobe.plugin.doctor import doctor
+
+    return doctor(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -91,9 +97,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_codeprobe_configured(config: pytest.Config) -> None:
     """Once every conftest.py at hand is loaded: load the rest now if the command line is about tasks."""
     state = config.stash[STATE]
-    if state.worker:
-        if state.options.dry_run:
-            state.activate()  # no ordinary test may run, whether there are tasks or not
+    if state.worker and state.options.dry_run:
+        state.activate()  # no ordinary test may run, whether there are tasks or not
+    if state.worker or state.options.doctor:
         return
     output = config.stash.get(OUTPUT, None)
     named = _ABOUT_TASKS & set(state.options.on_command_line)

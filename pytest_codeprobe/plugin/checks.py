@@ -38,7 +38,7 @@ def check_options(live: Live) -> None:
         if options.run_dir is not None and not live.state.no_plan:
             prepare_place(live.state.run_dir, default_place=False)
     except CodeprobeError as error:
-        raise refused(error) from error
+        raise refused(error, live.config) from error
 
 
 def refuse_other_hosts(live: Live) -> None:
@@ -51,7 +51,7 @@ def refuse_other_hosts(live: Live) -> None:
                 f"--tx {spec}: tasks run in workers on this machine only",
                 remediation="Use -n N for the tasks, and a run of its own for tests on other machines.",
             )
-            raise refused(error) from error
+            raise refused(error, live.config) from error
 
 
 def refuse_what_cannot_run(live: Live, trials: Sequence[HasTrial]) -> None:
@@ -63,7 +63,7 @@ def refuse_what_cannot_run(live: Live, trials: Sequence[HasTrial]) -> None:
             error = CodeprobeError(
                 "NO_BACKENDS_CONFIGURED",
                 f"no agent is chosen for {len(waiting)} task{'s' * (len(waiting) != 1)}",
-                remediation=f"Pass --agent NAME, one of: {', '.join(sorted(live.registry.agents))}.",
+                remediation=f"Pass --codeprobe-agent NAME, one of: {', '.join(sorted(live.registry.agents))}.",
             )
     if error is None and live.jobs > 1 and not live.state.no_plan:
         try:
@@ -72,4 +72,4 @@ def refuse_what_cannot_run(live: Live, trials: Sequence[HasTrial]) -> None:
         except CodeprobeError as no_room:
             error = no_room
     if error is not None:
-        raise refused(error) from error
+        raise refused(error, live.config) from error

@@ -77,7 +77,7 @@ class Controller:
             error = CodeprobeError(
                 "USAGE_ERROR", "--dist each would run every task in every worker", remediation="Use --dist load, or leave --dist out."
             )
-            raise refused(error) from error
+            raise refused(error, self.config) from error
         declared: dict[str, frozenset[str]] = {}
         for trial in self.book.plan.values():
             if trial.agent is not None and trial.starts:
@@ -92,7 +92,7 @@ class Controller:
                 )
             missing = self.live.registry.agent(name).unavailable(self.live.context, names)
             if missing is not None:
-                raise refused(missing) from missing
+                raise refused(missing, self.config) from missing
         if self.state.options.dry_run:
             from pytest_codeprobe.plugin.dry_run import check_versions
 
@@ -212,7 +212,7 @@ class Controller:
         if told["usage"] is not None and self.ending.refused is None:
             usage = told["usage"]
             error_of_it = CodeprobeError(usage["code"], usage["message"], remediation=usage["remediation"], detail=usage["detail"])
-            raise refused(error_of_it) from error_of_it
+            raise refused(error_of_it, self.config) from error_of_it
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
@@ -276,7 +276,7 @@ class Controller:
                 self._report_fault(session, fault)
                 session.exitstatus = 3
                 if self.state.output is not None:
-                    self.state.output.envelope(refusal_line(fault))
+                    self.state.output.envelope(refusal_line(fault, self.config))
 
     def _report_fault(self, session: pytest.Session, fault: Exception) -> None:
         """As pytest reports what is raised while tests run: the traceback, and exit 3."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +13,12 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.result import DRY_RUN
-from pytest_codeprobe.plugin.refusal import as_error
+from pytest_codeprobe.options import spelled
+from pytest_codeprobe.plugin.refusal import as_error, called
 from pytest_codeprobe.run.book import Final, RunBook
 from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
 from pytest_codeprobe.run.exit_code import Happened, exit_code
+from pytest_codeprobe.run.remedy import addressed, next_steps
 from pytest_codeprobe.text import json_line
 
 if TYPE_CHECKING:
@@ -93,7 +96,11 @@ class Ending:
         return exit_code(self.finals(), self._happened(status)) if self.about_tasks() else None
 
     def errors(self, code: int) -> list[ErrorEntry]:
-        """errors[] of the envelope."""
+        """errors[] of the envelope, as the user of this front door needs them."""
+        invocation = called(self.config)
+        return [addressed(line, invocation, self.state.options) for line in self._errors(code)]
+
+    def _errors(self, code: int) -> list[ErrorEntry]:
         found = [entry(e) for e in self.task_errors]
         if self.refused is not None:
             found.append(entry(self.refused))
@@ -102,7 +109,9 @@ class Ending:
             found.append(entry(known or CodeprobeError("INTERNAL_ERROR", "pytest ended with exit code 3")))
         elif code == 2 and not (self.state.module_errors and not self.went_on() and not self.live.interrupts.count):
             run_dir = self.live.shown_run_dir()
-            found.append(entry(CodeprobeError("INTERRUPTED", str(self.stop or "") or "interrupted", detail={"run_dir": run_dir})))
+            remedy = f"Partial results are in {run_dir}; start the run again to get the rest." if run_dir else None
+            what = str(self.stop or "") or "interrupted"
+            found.append(entry(CodeprobeError("INTERRUPTED", what, remediation=remedy, detail={"run_dir": run_dir})))
         elif code == 5 and (why := self.no_tasks()) is not None:
             found.append(entry(why))
         if self.book.trouble is not None:
@@ -132,14 +141,21 @@ class Ending:
         if finals:
             reasons = ", ".join(sorted({f.reason or f.status for f in finals}))
             return CodeprobeError(
-                "NO_TASKS", f"all {len(finals)} tasks were skipped: {reasons}", remediation="Select other tasks, or another agent."
+                "NO_TASKS",
+                f"all {len(finals)} tasks were skipped: {reasons}",
+                remediation="Select other tasks, or another agent.",
+                detail={"rootdir": str(self.config.rootpath)},
             )
         patterns = " ".join(self.state.options.files)
         return CodeprobeError(
             "NO_TASKS",
             f"no task was found or selected in {where}",
             remediation=f"Name a folder that holds task files (ini codeprobe_files: {patterns}), and check -k, -m and node ids.",
-            detail={"paths": [str(a) for a in self.config.args], "patterns": list(self.state.options.files)},
+            detail={
+                "paths": [str(a) for a in self.config.args],
+                "patterns": list(self.state.options.files),
+                "rootdir": str(self.config.rootpath),
+            },
         )
 
     def envelope_line(self, code: int) -> str | None:
@@ -147,6 +163,7 @@ class Ending:
         if not self.book.plan and not (self.state.output is not None and self.state.output.json):
             return None
         now = time.time()
+        invocation, errors = called(self.config), self.errors(code)
         warnings = list(dict.fromkeys([*self.warnings, *(w for f in self.finals() for w in f.warnings)]))
         if self.state.module_errors:
             warnings.append(f"{self.state.module_errors} test module(s) could not be collected; see pytest's report")
@@ -159,11 +176,18 @@ class Ending:
             duration_seconds=round(now - self._started, 3),
             experiment=self.live.experiment.name,
             ordinary=dict(self.state.ordinary),
-            warnings=warnings,
-            next_steps=(),
+            warnings=[spelled(w, console=invocation.console) for w in warnings],
+            next_steps=next_steps(self.finals(), errors, code, invocation, self._trials_folder()),
             estimate=self.estimate,
         )
-        return json_line(envelope(self.finals(), self.errors(code), facts))
+        return json_line(envelope(self.finals(), errors, facts))
+
+    def _trials_folder(self) -> Path | None:
+        """As it can be typed in the folder where the run was started."""
+        if self.live.shown_run_dir() is None:
+            return None
+        folder, here = self.live.folder.path / "trials", self.config.invocation_params.dir
+        return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
     def take_warnings(self, text: str | None) -> None:
         """What another process, or this one, warns of: a JSON list."""

@@ -143,12 +143,14 @@ class Live:
     def registry(self) -> Registry:
         """Built-ins and what the hooks brought; of one name the last registered wins."""
         from pytest_codeprobe import agents, criteria, sandboxes
+        from pytest_codeprobe.tasks.availability import KNOWN_AGENTS
 
         brought = self.brought
         return Registry(
             agents={agent.name: agent for agent in (*agents.BUILTIN, *brought.agents)},
             drivers={driver.name: driver for driver in (*sandboxes.BUILTIN, *brought.drivers)},
             criteria={**_by_type(criteria.BUILTIN), **brought.criteria},
+            later=KNOWN_AGENTS,  # where one is there, it is found first
         )
 
     @functools.cached_property
@@ -286,7 +288,7 @@ class Live:
             root, options = str(self.config.rootpath), self.state.options
             self.folder.publish_plan(make_plan(self.state.run_id, __version__, root, options, listed, experiment=self.experiment.name))
         except CodeprobeError as error:
-            raise refused(error) from error
+            raise refused(error, self.config) from error
         return True
 
     def run_of(self, node: pytest.Item) -> TrialRun:
@@ -354,11 +356,11 @@ class Live:
         self.protocol.pytest_sessionfinish(session)
 
 
-def refused(error: CodeprobeError) -> BaseException:
+def refused(error: CodeprobeError, config: pytest.Config) -> BaseException:
     """See plugin/refusal.py, which needs more than a collection without faults."""
     from pytest_codeprobe.plugin import refusal
 
-    return refusal.refused(error)
+    return refusal.refused(error, config)
 
 
 def prepare_place_shared(path: Path) -> None:

@@ -64,7 +64,7 @@ def mark_tests(live: Live, session: pytest.Session) -> None:
         try:
             item.stash[MARKED] = Marked(_trial(live, item, str(mark.kwargs["task"])))
         except CodeprobeError as error:
-            raise refused(error) from error
+            raise refused(error, live.config) from error
 
 
 class _Cleaned(Exception):

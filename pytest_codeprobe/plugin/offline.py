@@ -37,7 +37,7 @@ def check_offline(live: Live, plan: Collection[PlannedTrial]) -> None:
 
     error = check_credentials(plan, live.context)
     if error is not None:
-        raise refused(error) from error
+        raise refused(error, live.config) from error
     drivers = sorted({"tempdir" if t.driver == "auto" else t.driver for t in plan if t.starts})
     live.warn(
         f"offline: under driver {', '.join(drivers)} agents and graders are held by proxy variables alone; "

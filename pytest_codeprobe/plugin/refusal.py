@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.model.clock import SystemClock, stamp
-from pytest_codeprobe.run.envelope import refusal
+from pytest_codeprobe.options import spelled
+from pytest_codeprobe.run.envelope import answer, entry, refusal
+from pytest_codeprobe.run.remedy import Invocation, addressed
 from pytest_codeprobe.text import json_line, one_line
 
 _TRACEBACK = "Traceback (most recent call last)"
 
 
-def refused(error: CodeprobeError) -> BaseException:
+def refused(error: CodeprobeError, config: pytest.Config) -> BaseException:
     """The error as pytest takes it: told without a traceback, with its exit code. Raise it `from` the error itself."""
     remedy = f"\n  {error.remediation}" if error.remediation else ""
-    text, code = f"{error.code}: {error.message}{remedy}", error_codes()[error.code].exit_code
+    text = spelled(f"{error.code}: {error.message}{remedy}", console=bool(_given(config, "codeprobe_console")))
+    code = error_codes()[error.code].exit_code
     return pytest.UsageError(text) if code == pytest.ExitCode.USAGE_ERROR else pytest.exit.Exception(text, returncode=code)
 
 
@@ -26,6 +32,33 @@ def refusal_in(error: BaseException | None) -> CodeprobeError | None:
     """The error that refused() made this of; None if it is something else."""
     made = isinstance(error, pytest.UsageError | pytest.exit.Exception)
     return error.__cause__ if error is not None and made and isinstance(error.__cause__, CodeprobeError) else None
+
+
+def called(config: pytest.Config) -> Invocation:
+    """How this pytest was started."""
+    command = "doctor" if _given(config, "codeprobe_doctor") else "run"
+    has_lf = config.pluginmanager.hasplugin("lfplugin")
+    if typed := _given(config, "codeprobe_console"):
+        program, name, *rest = json.loads(str(typed))
+        return Invocation(program=(program, name), arguments=tuple(rest), console=True, command=command, reruns_failed=has_lf)
+    arguments = tuple(map(str, config.invocation_params.args))
+    return Invocation(program=_pytest(), arguments=arguments, command=command, reruns_failed=has_lf)
+
+
+def _given(config: pytest.Config, name: str) -> object:
+    """An option's value, also where pytest has not got as far as config.option."""
+    return getattr(config.option, name, None) or getattr(config.known_args_namespace, name, None)
+
+
+def _pytest() -> tuple[str, ...]:
+    """What starts this pytest from a shell."""
+    script = Path(sys.argv[0])
+    if script.name == "__main__.py" and script.parent.name == "pytest":
+        return (sys.executable, "-m", "pytest")
+    found = shutil.which(script.name) if script.name in ("pytest", "py.test") else None
+    if found is not None or script.name not in ("pytest", "py.test"):
+        return (script.name if found is not None else "pytest",)
+    return (str(script.absolute()),)
 
 
 def as_error(error: BaseException) -> CodeprobeError:
@@ -53,7 +86,7 @@ def usage_of(error: BaseException | None) -> dict[str, Any] | None:
     return {"code": reason.code, "message": reason.message, "remediation": reason.remediation, "detail": reason.detail, "text": str(error)}
 
 
-def refusal_line(error: BaseException) -> str:
+def refusal_line(error: BaseException, config: pytest.Config) -> str:
     """The envelope of a run that ended before its session."""
     reason = as_error(error)
     code = error_codes()[reason.code].exit_code
@@ -62,4 +95,8 @@ def refusal_line(error: BaseException) -> str:
     if isinstance(error, SystemExit) and error is sys.exc_info()[1]:  # on its way out of the process, caught by nobody
         reason = CodeprobeError("USAGE_ERROR", f"a conftest.py or a plugin ended the process: SystemExit({error.code!r})")
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    return json_line(refusal(reason, code, stamp(SystemClock().now())))
+    invocation = called(config)
+    line = addressed(entry(reason), invocation)
+    if invocation.command != "run":
+        return json_line(answer(invocation.command, {}, code, errors=[line]))
+    return json_line(refusal(line, code, stamp(SystemClock().now())))

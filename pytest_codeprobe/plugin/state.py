@@ -125,7 +125,7 @@ def _resolve(config: pytest.Config) -> RunOptions:
             raise CodeprobeError("USAGE_ERROR", BOTH, remediation=CHOICE)
         return resolve(command_line, os.environ, _ini(config), console=bool(getattr(config.option, "codeprobe_console", False)))
     except Exception as error:
-        raise _usage_error(error) from error
+        raise _usage_error(error, config) from error
 
 
 def _with_paths(options: RunOptions, folder: Path) -> RunOptions:
@@ -164,11 +164,11 @@ def _ini(config: pytest.Config) -> Any:
     return config.getini
 
 
-def _usage_error(error: Exception) -> BaseException:
+def _usage_error(error: Exception, config: pytest.Config) -> BaseException:
     from pytest_codeprobe.errors import CodeprobeError
     from pytest_codeprobe.plugin.refusal import refused
 
-    return refused(error) if isinstance(error, CodeprobeError) else error
+    return refused(error, config) if isinstance(error, CodeprobeError) else error
 
 
 def _new_run_id() -> str:

@@ -13,6 +13,7 @@ class Output:
 
     def __init__(self, config: pytest.Config) -> None:
         namespace = config.known_args_namespace
+        self._config = config
         self.lines = bool(getattr(namespace, "codeprobe_json_lines", False))
         self.json = self.lines or bool(getattr(namespace, "codeprobe_json", False))
         self._stop: BaseException | None = None  #: what pytest itself caught; before pytest_sessionstart is over it skips sessionfinish
@@ -66,7 +67,7 @@ class Output:
             return
         from pytest_codeprobe.plugin.refusal import refusal_line
 
-        self.envelope(refusal_line(error))
+        self.envelope(refusal_line(error, self._config))
 
 
 def _wait_writable(fd: int) -> None:

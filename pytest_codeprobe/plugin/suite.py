@@ -39,7 +39,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         if all_facts and len(deselected) == len(all_facts):
             raise suite.no_match(removed, all_facts)
     except CodeprobeError as error:
-        raise refused(error) from error
+        raise refused(error, config) from error
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = kept

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_codeprobe.model.result import VERDICTS
+from pytest_codeprobe.options import spelled
 from pytest_codeprobe.plugin.collect import NO_AGENT
 from pytest_codeprobe.plugin.discover import lines_of
 from pytest_codeprobe.plugin.failure import money
@@ -97,7 +98,7 @@ class Terminal:
                 yield from table(controller.ending.estimate)
         elif (why := controller.ending.no_tasks()) is not None:
             yield f"codeprobe: {why.code}: {why.message}"
-            yield f"  {why.remediation}"
+            yield f"  {spelled(why.remediation, console=self.live.state.options.console)}"
         yield from (f"{prefix}{line}" for line in lines_of(controller.left_out))
         if controller.book.plan:
             notes = dict.fromkeys([*controller.ending.warnings, *(w for f in finals for w in f.warnings)])

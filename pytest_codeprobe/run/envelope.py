@@ -187,16 +187,29 @@ def envelope(finals: Sequence[Final], errors: Sequence[ErrorEntry], facts: RunFa
         "ordinary_tests": dict(facts.ordinary),
         **({"estimate": dict(facts.estimate)} if facts.estimate is not None else {}),
     }
+    return answer("run", data, facts.exit_code, errors=errors, warnings=facts.warnings, next_steps=facts.next_steps)
+
+
+def answer(
+    command: str | None,
+    data: Mapping[str, Any],
+    exit_code: int,
+    *,
+    errors: Sequence[ErrorEntry] = (),
+    warnings: Sequence[str] = (),
+    next_steps: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """The envelope of any command of `codeprobe`; None where the command itself is unknown."""
     return {
         "record_type": "envelope",
         "schema_version": "1",
-        "command": "run",
+        "command": command,
         "status": "error" if errors else "ok",
-        "exit_code": facts.exit_code,
-        "data": data,
+        "exit_code": exit_code,
+        "data": dict(data),
         "errors": [e.as_json() for e in ordered(errors)],
-        "warnings": list(facts.warnings),
-        "next_steps": [dict(s) for s in facts.next_steps],
+        "warnings": list(warnings),
+        "next_steps": [dict(s) for s in next_steps],
     }
 
 
@@ -227,7 +240,7 @@ def wilson(finals: Iterable[Final], z: float = 1.959964) -> list[float] | None:
     return [round(max(0.0, middle - half), 6), round(min(1.0, middle + half), 6)]
 
 
-def refusal(error: CodeprobeError, exit_code: int, ended_at: str) -> dict[str, Any]:
+def refusal(error: ErrorEntry, exit_code: int, ended_at: str) -> dict[str, Any]:
     """The envelope of a run that was refused before there was a session."""
     facts = RunFacts(
         run_id=None,
@@ -241,4 +254,4 @@ def refusal(error: CodeprobeError, exit_code: int, ended_at: str) -> dict[str, A
         warnings=(),
         next_steps=(),
     )
-    return envelope([], [entry(error)], facts)
+    return envelope([], [error], facts)

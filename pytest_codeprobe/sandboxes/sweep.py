@@ -18,6 +18,7 @@ import secrets
 import socket
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,23 +79,34 @@ def sweep(root: Path) -> list[str]:
     May run at the same time as other sweeps and beside living runs. Another user's folder, one without a fitting name and mark,
     and one of another machine or container are left alone; links are never followed.
     """
-    removed: list[str] = []
-    try:
-        names = sorted(entry.name for entry in os.scandir(root) if _NAME.fullmatch(entry.name))
-    except OSError:
-        return removed  # no such folder: nothing to sweep
-    for name in names:
-        folder = root / name
-        if not _is_abandoned(folder):
-            continue
+    return [name for name, left in take_away(root) if left is None]
+
+
+def take_away(root: Path) -> Iterator[tuple[str, Path | None]]:
+    """sweep(), one by one: the name of each abandoned folder, and what is left of it where it could not be removed as a whole."""
+    for name in abandoned(root, keep_empty=False):
         claimed = root / f"{_own(os.getpid())[0]}-{secrets.token_hex(6)}"
         try:
-            folder.rename(claimed)  # of two sweeps one gets it; if we die on the way, the next one takes it from us
+            (root / name).rename(claimed)  # of two sweeps one gets it; if we die on the way, the next one takes it from us
         except OSError:
             continue
-        if _remove(claimed):
-            removed.append(name)
-    return removed
+        yield name, None if _remove(claimed) else claimed
+
+
+def abandoned(root: Path, *, keep_empty: bool = True) -> Iterator[str]:
+    """Names of the folders below `root` whose owner is dead, in their order; nothing is changed but, unless kept, empty ones removed."""
+    try:
+        with os.scandir(root) as entries:
+            names = sorted(entry.name for entry in entries if _NAME.fullmatch(entry.name))
+    except OSError:
+        return  # no such folder: nothing to sweep
+    yield from (name for name in names if _is_abandoned(root / name, keep_empty=keep_empty))
+
+
+def owner_of(name: str) -> int:
+    """The process id in a private folder's name."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else 0
 
 
 def _remove(folder: Path) -> bool:
@@ -109,7 +121,7 @@ def _remove(folder: Path) -> bool:
     return not os.path.lexists(folder)
 
 
-def _is_abandoned(folder: Path) -> bool:
+def _is_abandoned(folder: Path, *, keep_empty: bool) -> bool:
     try:
         info = folder.lstat()
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
@@ -119,8 +131,8 @@ def _is_abandoned(folder: Path) -> bool:
             return False
         mark = _read_mark(folder / MARK)
         if mark is None:
-            # made by a process that died before it wrote the mark; only if there is nothing in it
-            folder.rmdir()
+            if not keep_empty:
+                folder.rmdir()  # made by a process that died before it wrote the mark; only if there is nothing in it
             return False
     except OSError:
         return False

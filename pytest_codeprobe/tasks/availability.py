@@ -33,7 +33,7 @@ def check_driver(name: str, drivers: Iterable[str], spelled: str) -> None:
             "USAGE_ERROR",
             f"{spelled}: unknown driver {name!r}{did_you_mean(name, known)}",
             remediation=f"Choose one of: auto, {', '.join(sorted(drivers))}.",
-            detail={"driver": name, "known": sorted(known)},
+            detail={"driver": name, "known": sorted(known), "available": sorted({"auto", *drivers})},
         )
 
 

@@ -129,7 +129,7 @@ def find_experiment(asked: str, *, rootdir: Path, folder: Path) -> Path:
         raise CodeprobeError(
             "AMBIGUOUS_EXPERIMENT",
             f"experiment {asked!r} fits {len(found)} files",
-            remediation="Name the file (pytest: --codeprobe-experiment FILE): " + " or ".join(f"--config {v}" for v in values) + ".",
+            remediation=f"Name the file: {' or '.join(f'--config {v}' for v in values)} (pytest: the same after --codeprobe-experiment).",
             detail={"experiment": asked, "candidates": values},
         )
     if not found:

@@ -13,6 +13,7 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import AgentInfo, Attempt, CriterionResult, LimitHit, Phase, Status, TrialResult, Usage
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.options import spelled
 from pytest_codeprobe.text import Redactor, shorten
 from pytest_codeprobe.trial.grade import Verdict
 from pytest_codeprobe.trial.session import SessionOutcome
@@ -109,7 +110,7 @@ def build_record(facts: Facts, ending: Ending, outcome: Literal["passed", "faile
         verdict=verdict,
         code=ending.code,
         reason=_reason(facts, ending, failed=verdict == "failed"),
-        remediation=clean.text(ending.remediation) if ending.remediation else None,
+        remediation=_remedy(facts, ending),
         phase=ending.phase,
         detail=clean.json(dict(ending.detail)),
         score=judged.score if judged and ending.status is None else None,
@@ -135,6 +136,13 @@ def build_record(facts: Facts, ending: Ending, outcome: Literal["passed", "faile
         ended_at=stamp(facts.context.clock.now()),
         duration_seconds=round(facts.duration, 3),
     )
+
+
+def _remedy(facts: Facts, ending: Ending) -> str | None:
+    """In the flags of the front door that was used."""
+    if not ending.remediation:
+        return None
+    return spelled(facts.redactor.text(ending.remediation), console=facts.context.options.console)
 
 
 def _reason(facts: Facts, ending: Ending, *, failed: bool) -> str | None:

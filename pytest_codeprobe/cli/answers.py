@@ -1,0 +1,41 @@
+"""What a command of `codeprobe` says: text for people, or one line of JSON in the envelope's form."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from pytest_codeprobe.errors import CodeprobeError, error_codes
+from pytest_codeprobe.run.envelope import ErrorEntry, answer
+from pytest_codeprobe.text import json_line
+
+
+def json_by_environment() -> bool:
+    """Whether CODEPROBE_JSON asks for it; what it says wrong is for `run` to refuse."""
+    return os.environ.get("CODEPROBE_JSON", "").strip().lower() not in ("", "0")
+
+
+def say(line: str) -> None:
+    """A line on stdout; a reader that has gone is nobody's trouble."""
+    try:
+        click.echo(line)
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = None  # nothing is left to be flushed
+
+
+def envelope_line(
+    command: str | None, data: Mapping[str, Any], errors: Sequence[ErrorEntry] = (), warnings: Sequence[str] = ()
+) -> tuple[str, int]:
+    """The line, and the exit code that it says: that of the first error."""
+    code = error_codes()[errors[0].code].exit_code if errors else 0
+    return json_line(answer(command, data, code, errors=errors, warnings=warnings)), code
+
+
+def complain(error: CodeprobeError | ErrorEntry) -> None:
+    """An error on stderr, as pytest shows one."""
+    click.echo(f"ERROR: {error.code}: {error.message}\n  {error.remediation}", err=True)

@@ -1,0 +1,95 @@
+"""Where sessions can run, and what each place keeps them from: found out by doing it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.sandbox import Driver, ProcessLimits
+from pytest_codeprobe.run.doctor.check import Check, Subject, ask
+from pytest_codeprobe.sandboxes import choose
+from pytest_codeprobe.sandboxes.sweep import new_folder
+from pytest_codeprobe.sandboxes.trees import remove_tree
+
+#: programs of drivers that are known, and not there yet; what shows that they work
+_LATER: dict[str, tuple[str, tuple[str, ...]]] = {
+    "bubblewrap": ("bwrap", ("--ro-bind", "/", "/", "--unshare-net", "--unshare-pid", "--proc", "/proc", "--dev", "/dev", "true")),
+    "docker": ("docker", ("version", "--format", "{{.Server.Version}}")),
+    "podman": ("podman", ("version", "--format", "{{.Client.Version}}")),
+}
+_OUTLIVES = ("/bin/sh", "-c", "sleep 300 & exit 0")  #: a command that leaves a process behind
+
+
+def checks(subject: Subject) -> Iterator[tuple[str, Callable[[], Sequence[Check]]]]:
+    """Name and work of each."""
+    for name, driver in sorted(subject.context.registry.drivers.items()):
+        yield f"driver.{name}", lambda driver=driver: [_driver(subject, driver)]  # type: ignore[misc]  # mypy can't infer a default's type
+    for name, (program, arguments) in _LATER.items():
+        if name not in subject.context.registry.drivers:
+            yield f"driver.{name}", lambda name=name, program=program, arguments=arguments: [_later(subject, name, program, arguments)]  # type: ignore[misc]
+
+
+def _uses(subject: Subject, name: str) -> bool:
+    """Whether the run would use this driver, as far as options say."""
+    wanted = subject.context.options.driver or "auto"
+    if wanted != "auto":
+        return wanted == name
+    try:
+        return choose("auto", subject.context.registry, subject.context).name == name
+    except CodeprobeError:
+        return name == "tempdir"
+
+
+def _driver(subject: Subject, driver: Driver) -> Check:
+    name, used = f"driver.{driver.name}", _uses(subject, driver.name)
+    bad: Literal["fail", "warn"] = "fail" if used else "warn"
+    if (reason := driver.unavailable(subject.context)) is not None:
+        fix = "Install what it needs, or use --codeprobe-driver tempdir."
+        return Check(name=name, status="fail" if used else "info", message=f"{driver.name}: {reason}", fix=fix)
+    if driver.name != "tempdir":
+        what = "keeps the agent's tools inside" if driver.isolates else "is no security boundary"
+        return Check(name=name, status="pass", message=f"{driver.name}: {what}", detail={"isolates": driver.isolates})
+    try:
+        tree = _tree(subject)
+        folder = new_folder(subject.scratch)
+        remove_tree(folder)
+    except OSError as error:
+        fix = "Free disk space, processes or open files, or see what this system forbids."
+        return Check(name=name, status=bad, message=f"tempdir: {error.strerror or error}", fix=fix)
+    if tree is None:
+        message = "tempdir: a process outlived its command, and was not ended"
+        return Check(name=name, status=bad, message=message, fix="Report it.")
+    message = f"tempdir: a process tree of its own ({tree}), HOME and TMPDIR; neither files nor network, it is no security boundary"
+    return Check(name=name, status="pass", message=message, detail={"isolates": False, "process_tree": tree})
+
+
+def _tree(subject: Subject) -> str | None:
+    """How trees are held together; None if they are not."""
+    with Path(os.devnull).open("r+b") as null:
+        process = subject.context.processes.start(
+            _OUTLIVES, env={"PATH": subject.context.environ.get("PATH", os.defpath)}, cwd="/", stdin=null.fileno(), stdout=null.fileno(),
+            stderr=null.fileno(), limits=ProcessLimits(timeout=5.0, grace=0.0), role="setup",
+        )  # fmt: skip
+        ended = process.wait(5.0) or process.destroy()
+    if not ended.proved or not ended.left:
+        return None
+    words = {"pidns": "a pid namespace", "userns": "a pid namespace of a user namespace", "subreaper": "a child subreaper"}
+    mode = str(getattr(subject.context.processes, "mode", ""))
+    return words.get(mode, mode or "ended as a whole")
+
+
+def _later(subject: Subject, name: str, program: str, arguments: Sequence[str]) -> Check:
+    path = shutil.which(program, path=subject.context.environ.get("PATH", os.defpath))
+    if path is None:
+        said = f"`{program}` is not on PATH"
+    else:
+        answer = ask(subject, [path, *arguments])
+        said = f"`{program}` does not work here: {answer.trouble}" if answer.trouble else f"`{program}` works here"
+    if _uses(subject, name):
+        fix = "Use --codeprobe-driver tempdir."
+        return Check(name=f"driver.{name}", status="fail", message=f"{name}: not available yet; {said}", fix=fix)
+    return Check(name=f"driver.{name}", status="info", message=f"{name}: not available yet; {said}")

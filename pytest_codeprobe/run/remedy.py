@@ -1,0 +1,146 @@
+"""What the user of a run should do now: in the flags of the front door that was used, with a command where no human is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_codeprobe.options import OPTIONS, Option, RunOptions, spelled
+from pytest_codeprobe.run.book import Final
+from pytest_codeprobe.run.envelope import ErrorEntry
+
+_BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
+#: code -> the setting that lets the same call go through, and its value
+_CORRECTED: Mapping[str, tuple[str, str]] = {
+    "SANDBOX_UNAVAILABLE": ("driver", "tempdir"),
+    "AGENT_BLOCKED": ("permission-mode", "auto"),
+    "CANARY_PROOF_REQUIRED": ("canary", "auto"),
+    "CANARY_MISMATCH": ("canary", "renew"),
+    "TRACE_OVERFLOW_FIRED": ("trace-overflow", "truncate"),
+    "TRACE_BUDGET_EXCEEDED": ("trace-overflow", "truncate"),
+}
+#: codes whose cause doctor looks for
+_DOCTOR = frozenset((
+    "NO_BACKENDS_CONFIGURED", "UNKNOWN_BACKEND", "OFFLINE_PREFLIGHT_FAILED", "CANARY_PROOF_FAILED", "LLM_UNAVAILABLE", "SANDBOX_FAILED",
+    "AGENT_CRASHED", "WORKER_DIED",
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """How this run was called: what can be typed again in the same folder."""
+
+    program: tuple[str, ...]  #: `pytest`, or `codeprobe` and its command
+    arguments: tuple[str, ...] = ()  #: as they were typed behind it
+    console: bool = False  #: by `codeprobe`
+    command: str = "run"  #: the envelope's: run, doctor
+    reruns_failed: bool = False  #: pytest's --lf is there
+
+    def again(self, setting: str = "", value: str = "", *, failed_only: bool = False) -> tuple[str, ...]:
+        """The same call with another value of one setting, into a run dir of its own."""
+        at = self.arguments.index("--") if "--" in self.arguments else len(self.arguments)
+        ours, rest = list(self.arguments[:at]), list(self.arguments[at:])
+        for name in filter(None, ("run-dir", setting)):
+            ours = _without(ours, _BY_NAME[name], console=self.console)
+        if setting:
+            ours += _given(_BY_NAME[setting], value, console=self.console)
+        if failed_only and self.console:
+            rest = [*(rest or ["--"]), *(["--lf"] if "--lf" not in rest else [])]
+        elif failed_only and "--lf" not in ours:
+            ours.append("--lf")
+        return (*self.program, *ours, *rest)
+
+    def help(self) -> tuple[str, ...]:
+        """What lists the flags."""
+        return (*self.program, "--help")
+
+    def doctor(self, agent: str | None) -> tuple[str, ...]:
+        """Doctor, for the agent that the run uses."""
+        if self.console:
+            return (self.program[0], "doctor", *(("--agent", agent) if agent else ()), "--json")
+        return (*self.program, "--codeprobe-doctor", *((f"--codeprobe-agent={agent}",) if agent else ()))
+
+
+def _given(option: Option, value: str, *, console: bool) -> list[str]:
+    return [option.cli[0], value] if console else [f"{option.flag}={value}"]
+
+
+def _without(arguments: Sequence[str], option: Option, *, console: bool) -> list[str]:
+    """The arguments without an option that takes a value, however it is spelled."""
+    names = option.cli if console else (option.flag,)
+    short = tuple(name for name in names if not name.startswith("--"))
+    kept: list[str] = []
+    value_follows = False
+    for argument in arguments:
+        if value_follows and not argument.startswith("-"):
+            value_follows = False
+            continue
+        value_follows = argument in names
+        if value_follows or argument.partition("=")[0] in names or (short and argument.startswith(short)):
+            continue
+        kept.append(argument)
+    return kept
+
+
+def addressed(line: ErrorEntry, called: Invocation, options: RunOptions | None = None) -> ErrorEntry:
+    """The line as the user of this front door needs it."""
+    return dataclasses.replace(
+        line,
+        message=spelled(line.message, console=called.console),
+        remediation=spelled(line.remediation, console=called.console),
+        command=line.command or _command(line, called, options),
+    )
+
+
+def _command(line: ErrorEntry, called: Invocation, options: RunOptions | None) -> tuple[str, ...] | None:
+    correction = _correction(line.code, line.detail)
+    if correction is not None and called.command == "run":
+        now = getattr(options, _BY_NAME[correction[0]].field, None)
+        if now != correction[1]:
+            return called.again(*correction)
+    if line.code == "NO_TASKS" and "rootdir" in line.detail:
+        return ("pytest", "--collect-only", "-q", str(line.detail["rootdir"]))
+    if line.code in _DOCTOR and called.command != "doctor":
+        agent = line.detail.get("agent") if line.code != "UNKNOWN_BACKEND" else None
+        return called.doctor(agent or (options.agent if options is not None and line.code != "UNKNOWN_BACKEND" else None))
+    return called.help() if line.code == "USAGE_ERROR" else None
+
+
+def _correction(code: str, detail: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The setting and the value that were meant."""
+    setting, value, known = detail.get("setting"), detail.get("value"), detail.get("choices", ())
+    if setting is None and code == "UNKNOWN_BACKEND":
+        setting, value, known = "agent", detail.get("agent"), detail.get("known", ())
+    elif setting is None and "driver" in detail and code == "USAGE_ERROR":
+        setting, value, known = "driver", detail["driver"], detail.get("available", ())
+    if setting is not None and (meant := nearest(str(value), known)) is not None:
+        return str(setting), meant
+    return ("permission-mode", "auto") if code == "INVALID_PERMISSION_MODE" else _CORRECTED.get(code)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """What was probably meant."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+
+
+def next_steps(
+    finals: Sequence[Final], errors: Sequence[ErrorEntry], exit_code: int, called: Invocation, trials: Path | None
+) -> list[dict[str, Any]]:
+    """What to do after a run that has failed or is inconclusive; nothing after a terminal error. `trials`: the run's folder of them."""
+    if exit_code not in (1, 6) or any(e.code in ("INTERRUPTED", "BUDGET_EXCEEDED") for e in errors):
+        return []
+    steps: list[dict[str, Any]] = []
+    for status, what in (("failed", "Read why {} failed"), ("error", "Read what kept {} from a verdict")):
+        first = next((f for f in finals if f.status == status and not f.expected and f.folder is not None), None)
+        if first is not None and trials is not None:
+            steps.append({"summary": what.format(first.node_id), "command": ["cat", str(trials / str(first.folder) / "result.json")]})
+    if any(f.status == "error" for f in finals):
+        agent = next((f.agent for f in finals if f.status == "error" and f.agent), None)
+        steps.append({"summary": "See whether this machine has what the run needs", "command": list(called.doctor(agent))})
+    if called.reruns_failed and any(f.status in ("failed", "error") for f in finals) and not any(f.status == "not_run" for f in finals):
+        steps.append({"summary": "Run what did not pass once more", "command": list(called.again(failed_only=True))})
+    return steps

@@ -1,0 +1,51 @@
+"""The tables of error codes in the docs and in SKILL.md, as error_codes.json makes them.
+
+python -m tests.code_tables    writes them anew
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from pytest_codeprobe.errors import ErrorCode, error_codes
+from pytest_codeprobe.options import spelled
+
+ROOT = Path(__file__).resolve().parents[1]
+SKILL = Path(str(importlib.resources.files("pytest_codeprobe").joinpath("skills", "codeprobe-run", "SKILL.md")))
+_REGION = re.compile(r"(?<=<!-- codes -->\n).*?(?=<!-- end of codes -->)", re.DOTALL)
+
+
+def _table(head: str, rows: Iterator[tuple[str, ...]]) -> str:
+    names = head.split("|")
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)]) + "\n"
+
+
+def for_agents() -> str:
+    """The table of SKILL.md, in the flags of `codeprobe run`."""
+
+    def action(row: ErrorCode) -> str:
+        kind = "stop" if row.terminal or row.retryable == "no" else {"bounded": "retry", "after_fix": "repair"}[row.retryable]
+        return spelled(f"{kind}: {row.summary} {row.remediation}", console=True)
+
+    rows = (
+        (f"`{r.code}`", r.kind, r.retryable, "yes" if r.terminal else "no", str(r.exit_code), action(r).replace("|", "\\|"))
+        for r in error_codes().values()
+    )
+    return _table("code|kind|retryable|terminal|exit|what to do", rows)
+
+
+PAGES: Mapping[Path, Callable[[], str]] = {SKILL: for_agents}
+
+
+def as_it_should_be(page: Path) -> str:
+    """A page with its table made anew."""
+    return _REGION.sub(lambda _: PAGES[page](), page.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    for each in PAGES:
+        each.write_text(as_it_should_be(each), encoding="utf-8")

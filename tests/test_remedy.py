@@ -1,0 +1,81 @@
+"""What a remedy tells its reader to type: the flags of the front door that was used, and the same call with one thing changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_codeprobe.options import OPTIONS, spelled
+from pytest_codeprobe.run.remedy import Invocation
+
+CONSOLE = Invocation(program=("codeprobe", "run"), console=True)
+PYTEST = Invocation(program=("pytest",))
+
+
+def console(*typed: str) -> Invocation:
+    return Invocation(program=("codeprobe", "run"), arguments=typed, console=True)
+
+
+def plain(*typed: str) -> Invocation:
+    return Invocation(program=("pytest",), arguments=typed)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Use --codeprobe-agent NAME.", "Use --agent NAME."),
+        ("--codeprobe-jobs: '0' is no number", "-j: '0' is no number"),
+        ("Use --codeprobe-jobs=4 instead.", "Use --max-parallel=4 instead."),
+        ("--codeprobe-json and --codeprobe-json-lines exclude each other", "--json and --json-lines exclude each other"),
+        ("a trailing --codeprobe-run-dir.", "a trailing --run-dir."),
+        ("See `pytest --help`, section codeprobe.", "See `codeprobe run --help`."),
+        ("no flag of ours: --codeprobe-nosuch", "no flag of ours: --codeprobe-nosuch"),
+        ("ini codeprobe_runs_dir, CODEPROBE_AGENT, --codeprobe-doctor", "ini codeprobe_runs_dir, CODEPROBE_AGENT, --codeprobe-doctor"),
+    ],
+)
+def test_flags_in_the_spelling_of_codeprobe(text: str, said: str) -> None:
+    assert spelled(text, console=True) == said
+    assert spelled(text, console=False) == text
+
+
+def test_every_flag_has_a_spelling() -> None:
+    for option in OPTIONS:
+        if option.cli:
+            assert spelled(f"x {option.flag} y", console=True) == f"x {option.cli[0]} y"
+
+
+@pytest.mark.parametrize(
+    "typed", [("--agent", "a"), ("--agent=a",), ("-T", "a"), ("-Ta",), ("--type=a",), ("--agent", "a", "--type", "b"), ()]
+)
+def test_the_same_call_with_another_value(typed: tuple[str, ...]) -> None:
+    call = console("tasks", *typed, "--json", "--", "-k", "x", "--agent")
+    assert call.again("agent", "claude") == ("codeprobe", "run", "tasks", "--json", "--agent", "claude", "--", "-k", "x", "--agent")
+
+
+@pytest.mark.parametrize("typed", [("--codeprobe-agent", "a"), ("--codeprobe-agent=a",), ()])
+def test_the_same_call_of_pytest(typed: tuple[str, ...]) -> None:
+    assert plain(*typed, "tasks", "-x").again("agent", "b") == ("pytest", "tasks", "-x", "--codeprobe-agent=b")
+    assert plain(*typed, "--", "tasks").again("agent", "b") == ("pytest", "--codeprobe-agent=b", "--", "tasks")
+
+
+def test_a_flag_without_its_value_swallows_no_other() -> None:
+    assert plain("tasks", "--codeprobe-agent", "--codeprobe-json").again("agent", "b") == (
+        "pytest", "tasks", "--codeprobe-json", "--codeprobe-agent=b",
+    )  # fmt: skip
+
+
+def test_the_folder_of_the_run_that_is_over_is_left_out() -> None:
+    assert console("--run-dir", "out", "tasks").again() == ("codeprobe", "run", "tasks")
+    assert plain("--codeprobe-run-dir=out", "tasks").again() == ("pytest", "tasks")
+
+
+def test_what_did_not_pass_once_more() -> None:
+    assert console("tasks").again(failed_only=True) == ("codeprobe", "run", "tasks", "--", "--lf")
+    assert console("tasks", "--", "-n", "2", "--lf").again(failed_only=True) == ("codeprobe", "run", "tasks", "--", "-n", "2", "--lf")
+    assert plain("tasks", "--lf").again(failed_only=True) == ("pytest", "tasks", "--lf")
+
+
+def test_help_and_doctor() -> None:
+    assert (CONSOLE.help(), PYTEST.help()) == (("codeprobe", "run", "--help"), ("pytest", "--help"))
+    assert CONSOLE.doctor("claude") == ("codeprobe", "doctor", "--agent", "claude", "--json")
+    assert PYTEST.doctor(None) == ("pytest", "--codeprobe-doctor")
+    assert PYTEST.doctor("claude") == ("pytest", "--codeprobe-doctor", "--codeprobe-agent=claude")
