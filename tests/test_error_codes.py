@@ -15,6 +15,7 @@ import pytest
 import pytest_codeprobe
 from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.options import BUILT, spelled
+from tests.code_tables import COMMANDS
 from tests.doors import DOORS, through
 from tests.front_door import Project, Run, scripted
 from tests.schemas import check
@@ -176,27 +177,6 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "VERIFIER_FAILED": verifier_failed,
     "DOCTOR_CHECKS_FAILED": doctor_failed,
 }
-#: what the printed command of a code does: `corrected` is the same call without the fault, `doctor` looks for the cause, `read` prints
-#: something to read. The others need a human, or a change to a file
-COMMANDS = {
-    "USAGE_ERROR": "read",
-    "NO_TASKS": "read",
-    "UNKNOWN_BACKEND": "corrected",
-    "INVALID_PERMISSION_MODE": "corrected",
-    "SANDBOX_UNAVAILABLE": "corrected",
-    "AGENT_BLOCKED": "corrected",
-    "CANARY_PROOF_REQUIRED": "corrected",
-    "CANARY_MISMATCH": "corrected",
-    "TRACE_OVERFLOW_FIRED": "corrected",
-    "TRACE_BUDGET_EXCEEDED": "corrected",
-    "NO_BACKENDS_CONFIGURED": "doctor",
-    "SANDBOX_FAILED": "doctor",
-    "AGENT_CRASHED": "doctor",
-    "LLM_UNAVAILABLE": "doctor",
-    "WORKER_DIED": "doctor",
-    "OFFLINE_PREFLIGHT_FAILED": "doctor",
-    "CANARY_PROOF_FAILED": "doctor",
-}
 
 
 def test_every_code_has_a_run_that_ends_with_it() -> None:
@@ -246,7 +226,7 @@ def follow(project: Project, error: dict[str, Any], expected: str | None) -> Non
     if command is None:
         return
     done = type_in(project, command)
-    if expected == "read":
+    if expected == "look":
         assert done.returncode in (0, 5), done.stderr
         assert done.stdout.strip()
     elif expected == "doctor":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,30 @@ def json_by_environment() -> bool:
     return os.environ.get("CODEPROBE_JSON", "").strip().lower() not in ("", "0")
 
 
+class _Taken:
+    """The real stdout, once fd 1 leads to stderr."""
+
+    fd: int | None = None
+
+
+def take_stdout() -> int:
+    """Let nothing but JSON reach stdout from here on, to the end of the process: plugins of pytest's may print before ours is loaded.
+
+    The descriptor of the real one.
+    """
+    sys.stdout.flush()
+    if _Taken.fd is None:
+        _Taken.fd = os.dup(1)
+    os.dup2(2, 1)
+    return _Taken.fd
+
+
 def say(line: str) -> None:
     """A line on stdout; a reader that has gone is nobody's trouble."""
+    if _Taken.fd is not None:
+        with contextlib.suppress(OSError), os.fdopen(os.dup(_Taken.fd), "wb") as stdout:
+            stdout.write(line.encode() + b"\n")
+        return
     try:
         click.echo(line)
         sys.stdout.flush()
