@@ -153,6 +153,11 @@ def doctor_failed(project: Project) -> Run:
     return project.run("--codeprobe-doctor", "--codeprobe-agent=claude", JSON, junit=False, env={"PATH": os.defpath, "HOME": "/nowhere"})
 
 
+def budget_exceeded(project: Project) -> Run:
+    project.task("t", agent=scripted(WRITE, {"usage": {"cost_usd": 2}}, {"sleep": 60}))
+    return project.run("tasks", AGENT, JSON, "--codeprobe-max-cost-usd=1", junit=False)
+
+
 #: every code of the table -> a real run that ends with it
 PROVOKED: dict[str, Callable[[Project], Run]] = {
     "INTERRUPTED": interrupted,
@@ -166,6 +171,7 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "DUPLICATE_TASK": duplicate_task,
     "NO_TASKS": no_tasks,
     "OFFLINE_NET_ATTEMPT": offline_net_attempt,
+    "BUDGET_EXCEEDED": budget_exceeded,
     "AUTH_FAILED": failing("AUTH_FAILED"),
     "SANDBOX_UNAVAILABLE": refused(AGENT, "--codeprobe-driver=docker"),
     "SANDBOX_FAILED": sandbox_failed,

@@ -207,6 +207,8 @@ WRONG = {
     "permission-mode": ("yolo", "INVALID_PERMISSION_MODE"),
     "jobs": ("0", "USAGE_ERROR"),
     "offline-expected-run-duration": ("soon", "USAGE_ERROR"),
+    "max-cost-usd": ("nothing", "USAGE_ERROR"),
+    "max-duration": ("10 minutes", "USAGE_ERROR"),
 }
 ANY_VALUE = {"model"}
 

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
+from pytest_codeprobe.plugin.budget import Budget
 from pytest_codeprobe.plugin.ending import Ending
 from pytest_codeprobe.plugin.offline import check_offline
 from pytest_codeprobe.plugin.refusal import as_error, refusal_line, refused
@@ -40,6 +41,7 @@ class Controller:
         output = self.state.output
         self.book = RunBook(live.folder, self.state.run_id, live.clock, output.event if output is not None else _nothing)
         self.ending = Ending(live, self.book)
+        self.budget = Budget(live, self.book)
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
         self._closed = self._interrupt_told = False
         self._done = threading.Event()
@@ -59,6 +61,7 @@ class Controller:
         self.live.stops.expected = True
         self._check_agents()
         check_offline(self.live, self.book.plan.values())
+        self.budget.begin()
         if self.state.default_place:
             point_latest(self.state.run_dir)
         self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
@@ -88,6 +91,7 @@ class Controller:
         while not self._done.wait(_FOLLOW):
             self.book.drain_all()
             self._tell_interrupt()
+            self.budget.look()
             self.look()
             if not (self.state.xdist and interrupts.count and not self.book.open):
                 idle_since = 0.0
@@ -287,7 +291,9 @@ class Controller:
             self._follower.join()
         if self.book.plan:
             self._tell_interrupt()
+            self.budget.look()
             self.book.close(self.ending.reason())
+            self.ending.raised += self.budget.close()
         mine = self.live.collected()
         for name in self.left_out:
             self.left_out[name] = sorted({*self.left_out[name], *mine[name]})

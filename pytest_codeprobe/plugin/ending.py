@@ -31,6 +31,7 @@ class Ending:
         self.session: pytest.Session | None = None
         self.unplanned: dict[str, Final] = {}  #: tasks that were skipped without a plan, for want of an agent
         self.task_errors: list[CodeprobeError] = []
+        self.raised: list[CodeprobeError] = []  #: of the run as a whole, while trials ran
         self.warnings: list[str] = []
         self.internal = False
         self.stop: BaseException | None = None  #: what ended pytest's loop
@@ -79,6 +80,7 @@ class Ending:
             task_errors=tuple(e.code for e in self.task_errors),
             module_errors=self.state.module_errors,
             went_on=self.went_on(),
+            raised=tuple(e.code for e in self.raised),
             lost_output=self.book.trouble is not None,
             ordinary_failed=self.state.ordinary["failed"] + self.state.ordinary["error"],
             ordinary_passed=sum(self.state.ordinary.values()),
@@ -111,6 +113,7 @@ class Ending:
             found.append(entry(why))
         if self.book.trouble is not None:
             found.append(entry(self.book.trouble))
+        found.extend(map(entry, self.raised))
         return found + trial_errors(self.finals())
 
     def no_tasks(self) -> CodeprobeError | None:

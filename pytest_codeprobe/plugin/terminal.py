@@ -64,6 +64,7 @@ class Terminal:
             *([f"{workers} workers"] if workers else []),
             *([f"{self.live.jobs} jobs{' (-n of addopts is set aside)' if spread.set_aside else ''}"] if self.live.jobs > 1 else []),
             *(["offline"] if self.live.state.options.offline else []),
+            *controller.budget.shown(),
             f"run dir {self.live.shown_run_dir()}",
         ]
         yield "codeprobe: " + ", ".join(parts)
@@ -123,5 +124,9 @@ class Terminal:
         slowest = sorted((f for f in finals if f.duration_seconds), key=lambda f: -(f.duration_seconds or 0))[:_SHOWN]
         if slowest:
             yield "slowest: " + ", ".join(f"{f.task_id} {f.duration_seconds:.1f} s" for f in slowest)
+        controller = self.live.controller
+        assert controller is not None
+        for error in controller.ending.raised:
+            yield f"{error.code}: {one_line(error.message, 400)}"
         for final in [f for f in finals if f.status == "error"][:10]:
             yield f"error: {final.node_id}: {final.code}: {one_line(final.reason or '', 160)}"

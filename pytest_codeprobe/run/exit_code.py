@@ -21,6 +21,7 @@ class Happened:
     task_errors: tuple[str, ...] = ()  #: codes of broken task files
     module_errors: int = 0  #: ordinary test modules that could not be imported
     went_on: bool = False  #: --continue-on-collection-errors
+    raised: tuple[str, ...] = ()  #: codes of the run as a whole that arose while trials ran
     lost_output: bool = False  #: the run dir is not whole
     ordinary_failed: int = 0
     ordinary_passed: int = 0  #: and skipped: anything that pytest itself counts as having run
@@ -43,7 +44,7 @@ def exit_code(finals: Iterable[Final], happened: Happened) -> int:
         return 1
     if happened.task_errors:
         return 4
-    if happened.lost_output or any(f.status in ("error", "not_run") for f in finals):
+    if happened.lost_output or happened.raised or any(f.status in ("error", "not_run") for f in finals):
         return 6
     ran = any(f.status in VERDICTS for f in finals) or happened.ordinary_passed > 0
     return 0 if ran else 5
