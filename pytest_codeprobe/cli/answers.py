@@ -20,6 +20,17 @@ def json_by_environment() -> bool:
     return os.environ.get("CODEPROBE_JSON", "").strip().lower() not in ("", "0")
 
 
+def open_standard_streams() -> None:
+    """Where the caller closed stdin, stdout or stderr: pytest can't do without, and what we open first would take their numbers."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free; inherited, as these are
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, mode, closefd=False))
+
+
 class _Taken:
     """The real stdout, once fd 1 leads to stderr."""
 
@@ -43,6 +54,8 @@ def say(line: str) -> None:
     if _Taken.fd is not None:
         with contextlib.suppress(OSError), os.fdopen(os.dup(_Taken.fd), "wb") as stdout:
             stdout.write(line.encode() + b"\n")
+        return
+    if sys.stdout is None:
         return
     try:
         click.echo(line)
