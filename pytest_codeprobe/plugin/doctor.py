@@ -62,6 +62,7 @@ def _doctor(config: pytest.Config) -> int:
     if config.option.codeprobe_doctor_probe:
         from pytest_codeprobe.run.doctor.probe import probe_chosen
 
+        live.register()  # whoever makes the sandboxes of a run makes this one too
         checks.append(probe_chosen(subject, live.make_sandbox))
     invocation = called(config)
     errors = [addressed(line, invocation, state.options) for line in faults(checks)]

@@ -1,23 +1,23 @@
-"""`--probe`: the chosen agent does the canary's small task in a real sandbox. A wrong credential shows in no other way. It costs money."""
+"""`--probe`: the chosen agent does a small task in a real sandbox. A wrong credential shows in no other way. It costs money."""
 
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from pathlib import Path
 
 from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
 from pytest_codeprobe.model.result import TrialResult
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.run.canary import probe
 from pytest_codeprobe.run.doctor.check import Check, Subject
-from pytest_codeprobe.run.proofs import Key
 from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import remove_tree
-from pytest_codeprobe.trial.run import MakeSandbox
+from pytest_codeprobe.trial.run import MakeSandbox, run
 
-_NAME = "probe"
+_NAME, _FILE = "probe", "codeprobe-probe.txt"
+_TIMEOUT, _TURNS = 120.0, 5
 
 
 def probe_chosen(subject: Subject, make_sandbox: MakeSandbox) -> Check:
@@ -43,25 +43,33 @@ def probe_chosen(subject: Subject, make_sandbox: MakeSandbox) -> Check:
 
 
 def _run(subject: Subject, agent: str, folder: Path, make_sandbox: MakeSandbox) -> TrialResult:
-    context, options = subject.context, subject.context.options
+    context = subject.context
     (folder / "spool").mkdir()
     place = dataclasses.replace(
         context, run_dir=folder, events=Spool(folder / "spool", context.worker, context.clock), stops=StopFolder(folder / "stop")
     )
+    return run(_trial(subject, agent), place, make_sandbox)
+
+
+def _trial(subject: Subject, agent: str) -> Trial:
+    """Write a word that nobody can know into a file, through tools, and say it."""
+    options, word = subject.context.options, f"probe-{secrets.token_hex(8)}"
+    held = "max_turns" in subject.context.registry.agent(agent).holds
     settings = {"type": agent, "model": options.model, "permission_mode": options.permission_mode}
-    driver = options.driver or "auto"
-    sample = Trial(
+    return Trial(
         node_id="doctor::probe",
         task_id="probe",
         folder="probe",
-        task_file=str(context.rootdir / "doctor"),  # in no folder of tasks: nothing of theirs counts
-        prompt=None,
+        task_file=str(subject.context.rootdir / "doctor"),  # in no folder of tasks: nothing of theirs counts
+        prompt=(
+            f"Use your tools to write the text {word} into a new file called {_FILE} in your current directory. "
+            f"When the file is there, answer with that text and nothing else: {word}"
+        ),
         agent=AgentConfig.model_validate({name: value for name, value in settings.items() if value is not None}),
-        sandbox=SandboxConfig(driver=driver),
-        limits=RunLimits(),
-        criteria=(),
+        sandbox=SandboxConfig(driver=options.driver or "auto"),
+        limits=RunLimits(task_timeout=_TIMEOUT, max_turns=_TURNS if held else None),
+        criteria=({"type": "file_contains", "path": _FILE, "includes": [word]}, {"type": "answer_contains", "includes": [word]}),
     )
-    return probe(sample, Key(agent=agent, model=options.model, driver=driver), place, make_sandbox)
 
 
 def _told(agent: str, record: TrialResult) -> Check:
