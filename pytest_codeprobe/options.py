@@ -132,7 +132,6 @@ OPTIONS: tuple[Option, ...] = (
         metavar="X",
         settable=True,
         help="budget of the whole run, in US dollars",
-        built=False,
     ),
     Option(
         name="max-duration",
@@ -141,7 +140,6 @@ OPTIONS: tuple[Option, ...] = (
         metavar="D",
         settable=True,
         help="wall-time budget of the whole run: 90s, 30m, 2h",
-        built=False,
     ),
     Option(
         name="backend",

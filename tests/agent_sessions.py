@@ -13,6 +13,7 @@ from typing import Any, cast
 from pytest_codeprobe.model.agent import Agent, SessionEnd, SessionParser, SessionRequest
 from pytest_codeprobe.model.config import AgentConfig, Reference, RunLimits, SandboxConfig, Solution
 from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.prices import list_prices
 from pytest_codeprobe.model.sandbox import ProcessExit, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
@@ -46,7 +47,7 @@ def make_request(folder: Path, agent: Mapping[str, Any] | None = None, **more: A
     places = {name: folder / name for name in ("workspace", "home", "tmp")}
     sandbox = SimpleNamespace(**places, root=folder, changes=lambda: sorted((folder / "workspace").iterdir()))
     stops = SimpleNamespace(is_raised=lambda _: False)
-    context = SimpleNamespace(run_id="run-1", environ=environ, python=sys.executable, options=options, stops=stops)
+    context = SimpleNamespace(run_id="run-1", environ=environ, python=sys.executable, options=options, stops=stops, prices=list_prices())
     return SessionRequest(
         trial=trial,
         context=cast(Context, context),

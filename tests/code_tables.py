@@ -38,7 +38,47 @@ def for_agents() -> str:
     return _table("code|kind|retryable|terminal|exit|what to do", rows)
 
 
-PAGES: Mapping[Path, Callable[[], str]] = {SKILL: for_agents}
+#: what the printed command of a code does, as the tests show: `corrected` is the same call without the fault, `doctor` looks for the
+#: cause, `look` prints something to read. The others need a person, or a change to a file
+COMMANDS: Mapping[str, str] = {
+    "USAGE_ERROR": "look",
+    "NO_TASKS": "look",
+    "UNKNOWN_BACKEND": "corrected",
+    "INVALID_PERMISSION_MODE": "corrected",
+    "SANDBOX_UNAVAILABLE": "corrected",
+    "AGENT_BLOCKED": "corrected",
+    "CANARY_PROOF_REQUIRED": "corrected",
+    "CANARY_MISMATCH": "corrected",
+    "TRACE_OVERFLOW_FIRED": "corrected",
+    "TRACE_BUDGET_EXCEEDED": "corrected",
+    "NO_BACKENDS_CONFIGURED": "doctor",
+    "SANDBOX_FAILED": "doctor",
+    "AGENT_CRASHED": "doctor",
+    "LLM_UNAVAILABLE": "doctor",
+    "WORKER_DIED": "doctor",
+    "OFFLINE_PREFLIGHT_FAILED": "doctor",
+    "CANARY_PROOF_FAILED": "doctor",
+}
+
+
+def for_people() -> str:
+    """The table of docs/codes.md, in the flags of pytest."""
+    rows = (
+        (
+            f"`{r.code}`",
+            str(r.exit_code),
+            r.kind,
+            "no: terminal" if r.terminal else r.retryable,
+            COMMANDS.get(r.code, ""),
+            r.summary.replace("|", "\\|"),
+            r.remediation.replace("|", "\\|"),
+        )
+        for r in error_codes().values()
+    )
+    return _table("code|exit|kind|retryable|command|when|what to do", rows)
+
+
+PAGES: Mapping[Path, Callable[[], str]] = {SKILL: for_agents, ROOT / "docs" / "codes.md": for_people}
 
 
 def as_it_should_be(page: Path) -> str:

@@ -165,22 +165,56 @@ def test_a_good_session_in_full(tmp_path: Path) -> None:
 def test_usage_is_known_while_the_session_runs(tmp_path: Path) -> None:
     parser = Claude().parser(make_request(tmp_path))
     seen: list[tuple[int, int | None]] = []
+    costs: list[float] = []
     for line in lines_of(DATA / "claude" / "ok.jsonl"):
         parser.feed(line)
         now = (parser.usage().output_tokens or 0, parser.usage().turns)
         assert not seen or now >= seen[-1]  # it only grows
         seen.append(now)
-        if not parser.final_seen:
-            assert parser.usage().cost_usd is None or not parser.replied
+        if parser.replied and not parser.final_seen:
+            assert parser.usage().cost_source == "price_table"
+            costs.append(parser.usage().cost_usd or 0.0)
     before_result = seen[-2]
     assert before_result == (268, 3)
+    assert costs == sorted(costs)
+    # the same as what the CLI says at its end
+    assert costs[-1] == pytest.approx(parser.usage().cost_usd)
+    assert parser.usage().cost_source == "cli"
 
 
 def test_a_price_that_is_made_up_is_unknown(tmp_path: Path) -> None:
     parser, _ = partial(tmp_path, "unknown_model")
     assert parser.usage().cost_usd is None
     assert parser.usage().cost_source == "unknown"
-    assert any("some-model-1" in warning and "cost is unknown" in warning for warning in parser.warnings)
+    assert [warning for warning in parser.warnings if "some-model-1" in warning and "cost is unknown" in warning]
+    assert parser.unpriced == "some-model-1"
+
+
+def test_a_price_that_only_the_table_knows(tmp_path: Path) -> None:
+    """What the CLI makes up for a model that is too new for it is not taken."""
+    parser = Claude().parser(make_request(tmp_path))
+    used = {"claude-haiku-5-5": {"inputTokens": 1_000_000, "outputTokens": 1_000_000, "costBasis": "unknown", "costUSD": 99}}
+    read(parser, [*tool_round("Bash", "1"), result_line(modelUsage=used, total_cost_usd=99)])
+    assert parser.usage().cost_usd == pytest.approx(0.6)
+    assert parser.usage().cost_source == "price_table"
+
+
+def test_what_a_sub_agent_writes_costs_something_before_the_last_line(tmp_path: Path) -> None:
+    """Its replies are not streamed: the CLI claims one token for each until its end."""
+    parser = Claude().parser(make_request(tmp_path))
+    content = [{"type": "text", "text": "x" * 40_000}]
+    message = {"id": "m1", "model": "claude-sonnet-4-5", "content": content, "usage": {"input_tokens": 1000, "output_tokens": 1}}
+    read(parser, [event(type="assistant", parent_tool_use_id="t1", message=message)])
+    assert parser.usage().cost_usd == pytest.approx((1000 * 3 + 10_000 * 15) / 1e6)
+    assert parser.usage().output_tokens == 1
+
+
+def test_cache_writes_that_last_for_an_hour(tmp_path: Path) -> None:
+    parser = Claude().parser(make_request(tmp_path))
+    kinds = {"ephemeral_5m_input_tokens": 1000, "ephemeral_1h_input_tokens": 3000}
+    usage = {"input_tokens": 0, "output_tokens": 0, "cache_creation_input_tokens": 4000, "cache_creation": kinds}
+    read(parser, [event(type="assistant", message={"id": "m1", "model": "claude-sonnet-4-5", "content": [], "usage": usage})])
+    assert parser.usage().cost_usd == pytest.approx((1000 * 3.75 + 3000 * 6) / 1e6)
 
 
 def test_sub_agents_count_and_are_marked(tmp_path: Path) -> None:
@@ -278,7 +312,8 @@ def test_a_death_after_work_is_graded_with_a_warning(tmp_path: Path) -> None:
     parser, end = partial(tmp_path, "stopped_while_waiting")
     assert end == SessionEnd()
     assert any("exit status 143" in warning for warning in parser.warnings)
-    assert parser.usage().cost_usd is None
+    assert parser.usage().cost_usd == pytest.approx((1001 * 3 + 53 * 15 + 307 * 0.3 + 211 * 3.75) / 1e6)  # the CLI did not come to tell it
+    assert parser.usage().cost_source == "price_table"
 
 
 def event(**fields: Any) -> bytes:

@@ -76,7 +76,10 @@ def test_problems_of_a_task(tmp_path: Path) -> None:
     assert fields({"command": ["x", "{model}"]}) == ["agent.command"]
     assert fields({"command": ["x", "{prompt}"]}, prompt="a" * 200_000) == ["agent.command"]
     assert fields({"command": ["x", "{prompt_file}"]}, prompt="a" * 200_000) == []
-    assert fields({"command": ["x"]}, limits={"max_turns": 3, "max_usd": 1}) == ["run_limits.max_turns", "run_limits.max_usd"]
+    assert fields({"command": ["x"]}, limits={"max_turns": 3, "max_output_tokens": 1}) == [
+        "run_limits.max_turns",
+        "run_limits.max_output_tokens",
+    ]
 
 
 def test_a_prompt_that_is_no_argument_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -221,6 +221,7 @@ def test_what_can_not_be_known_or_is_over_refuses(tmp_path: Path) -> None:
     unknown = refusal({"CLAUDE_CODE_OAUTH_TOKEN": "t"})
     assert unknown is not None
     assert "how long CLAUDE_CODE_OAUTH_TOKEN holds can't be known" in unknown.message
+    assert unknown.remediation == "Set ANTHROPIC_API_KEY, or log in with `claude /login`. Or leave --codeprobe-offline out."
     over = refusal(home(tmp_path, expiresAt=1000))
     assert over is not None
     assert "expired at 1970-01-01T00:16:40.000Z" in over.message

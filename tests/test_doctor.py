@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -215,6 +216,69 @@ def pytest_codeprobe_agents(config): return [Own(), Bad()]
     assert report.failed == ["agent.own.cli"]
     assert report.status("agent.bad") == "warn"
     assert "RuntimeError: boom" in report.message("agent.bad")
+
+
+# ---------------------------------------------------------------- the probe
+
+PROBED = """\
+import re
+from pathlib import Path
+from pytest_codeprobe.agents.command import CommandAgent, CommandParser
+from pytest_codeprobe.model.agent import SessionCommand, SessionEnd
+
+class Parser(CommandParser):
+    def end(self, exit, *, stopped_for, stderr_tail):
+        refused = self.request.trial.agent.type == "refused"
+        return SessionEnd(code="AUTH_FAILED", reason="the provider said 401") if refused else SessionEnd()
+
+class Probed(CommandAgent):
+    supports = frozenset({"model"})
+    def parser(self, request): return Parser(request)
+    def command(self, request):
+        text, name = re.search(r"the text (\\S+) into a new file called (\\S+)", request.prompt).groups()
+        first = {"good": f"echo {text} > {name};", "slow": f"touch {Path(__file__).parent}/on; sleep 60;"}.get(self.name, "")
+        return SessionCommand(argv=("/bin/sh", "-c", f"{first} echo {text}"))
+
+def pytest_codeprobe_agents(config):
+    return [type(name.title(), (Probed,), {"name": name})() for name in ("good", "liar", "refused", "slow")]
+"""
+
+
+@pytest.mark.parametrize(
+    ("agent", "status", "says"),
+    [
+        ("good", "pass", "good did a small task in"),
+        ("liar", "fail", "verdict failed"),
+        ("refused", "fail", "AUTH_FAILED: the provider said 401"),
+        ("scripted", "info", "calls no model"),
+        ("command", "info", "named in tasks"),
+    ],
+)
+def test_probe(machine: Machine, agent: str, status: str, says: str) -> None:
+    machine.project.write("conftest.py", PROBED)
+    report = machine.doctor("--probe", "--agent", agent)
+    assert (report.status("probe"), report.failed) == (status, ["probe"] if status == "fail" else [])
+    assert says in report.message("probe")
+
+
+def test_probe_of_nobody(machine: Machine) -> None:
+    report = machine.doctor("--probe")
+    assert (report.status("probe"), report.failed) == ("warn", ["agents"])
+    assert report.checks["probe"]["fix"] == "Name one with --agent."
+
+
+def test_a_probe_that_is_interrupted(machine: Machine) -> None:
+    machine.project.write("conftest.py", PROBED)
+    program = ("-c", "from pytest_codeprobe.cli import main; main()")
+    args = ("doctor", "--json", "--probe", "--agent", "slow")
+    run = machine.project.start(*args, program=program, env=machine.environment, junit=False)
+    run.poll((machine.project.path / "on").exists)
+    run.signal(signal.SIGINT)
+    (told,) = run.wait().lines
+    check("envelope", told)
+    assert (run.code, told["command"], told["errors"][0]["code"]) == (2, "doctor", "INTERRUPTED")
+    run.assert_nothing_left(10)
+    assert not list(Path(machine.project.environment["TMPDIR"]).glob("codeprobe-*"))
 
 
 # ---------------------------------------------------------------- the machine

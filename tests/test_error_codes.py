@@ -15,6 +15,7 @@ import pytest
 import pytest_codeprobe
 from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.options import BUILT, spelled
+from tests.code_tables import COMMANDS
 from tests.doors import DOORS, through
 from tests.front_door import Project, Run, scripted
 from tests.schemas import check
@@ -169,6 +170,11 @@ def doctor_failed(project: Project) -> Run:
     return project.run("--codeprobe-doctor", "--codeprobe-agent=claude", JSON, junit=False, env={"PATH": os.defpath, "HOME": "/nowhere"})
 
 
+def budget_exceeded(project: Project) -> Run:
+    project.task("t", agent=scripted(WRITE, {"usage": {"cost_usd": 2}}, {"sleep": 60}))
+    return project.run("tasks", AGENT, JSON, "--codeprobe-max-cost-usd=1", junit=False)
+
+
 #: every code of the table -> a real run that ends with it
 PROVOKED: dict[str, Callable[[Project], Run]] = {
     "INTERRUPTED": interrupted,
@@ -185,6 +191,7 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "NO_TASKS": no_tasks,
     "NO_SUITE_MATCH": refused(AGENT, "--codeprobe-suite=nowhere.toml"),
     "OFFLINE_NET_ATTEMPT": offline_net_attempt,
+    "BUDGET_EXCEEDED": budget_exceeded,
     "AUTH_FAILED": failing("AUTH_FAILED"),
     "SANDBOX_UNAVAILABLE": refused(AGENT, "--codeprobe-driver=docker"),
     "SANDBOX_FAILED": sandbox_failed,
@@ -197,27 +204,6 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "FIXTURE_FAILED": fixture_failed,
     "VERIFIER_FAILED": verifier_failed,
     "DOCTOR_CHECKS_FAILED": doctor_failed,
-}
-#: what the printed command of a code does: `corrected` is the same call without the fault, `doctor` looks for the cause, `read` prints
-#: something to read. The others need a human, or a change to a file
-COMMANDS = {
-    "USAGE_ERROR": "read",
-    "NO_TASKS": "read",
-    "UNKNOWN_BACKEND": "corrected",
-    "INVALID_PERMISSION_MODE": "corrected",
-    "SANDBOX_UNAVAILABLE": "corrected",
-    "AGENT_BLOCKED": "corrected",
-    "CANARY_PROOF_REQUIRED": "corrected",
-    "CANARY_MISMATCH": "corrected",
-    "TRACE_OVERFLOW_FIRED": "corrected",
-    "TRACE_BUDGET_EXCEEDED": "corrected",
-    "NO_BACKENDS_CONFIGURED": "doctor",
-    "SANDBOX_FAILED": "doctor",
-    "AGENT_CRASHED": "doctor",
-    "LLM_UNAVAILABLE": "doctor",
-    "WORKER_DIED": "doctor",
-    "OFFLINE_PREFLIGHT_FAILED": "doctor",
-    "CANARY_PROOF_FAILED": "doctor",
 }
 
 
@@ -268,7 +254,7 @@ def follow(project: Project, error: dict[str, Any], expected: str | None) -> Non
     if command is None:
         return
     done = type_in(project, command)
-    if expected == "read":
+    if expected == "look":
         assert done.returncode in (0, 5), done.stderr
         assert done.stdout.strip()
     elif expected == "doctor":

@@ -214,6 +214,8 @@ WRONG = {
     "backend": ("bedrok", "UNKNOWN_BACKEND"),
     "suite": ("nowhere.toml", "NO_SUITE_MATCH"),
     "offline-expected-run-duration": ("soon", "USAGE_ERROR"),
+    "max-cost-usd": ("nothing", "USAGE_ERROR"),
+    "max-duration": ("10 minutes", "USAGE_ERROR"),
 }
 ANY_VALUE = {"model"}
 

@@ -166,6 +166,14 @@ def test_terminal_errors_stop_even_beside_a_fail(project: Project) -> None:
     assert (story.end, story.codes, len(story.calls)) == ("stopped: terminal", ["INTERRUPTED"], 1)
 
 
+def test_a_budget_that_is_used_up_is_terminal(project: Project) -> None:
+    usage = {"usage": {"model": "m1", "input_tokens": 10, "output_tokens": 5, "cost_usd": 1.0}}
+    for name in ("a", "b"):
+        project.task(name, agent=scripted(WRITE, usage))
+    story = follow(project, *RUN, "--agent", "scripted", "--max-cost-usd", "0.5")
+    assert (story.end, story.codes, len(story.calls)) == ("stopped: terminal", ["BUDGET_EXCEEDED"], 1)
+
+
 @pytest.mark.parametrize(
     ("typed", "code"),
     [

@@ -175,3 +175,16 @@ def test_help_of_every_command(project: Project) -> None:
         run = project.codeprobe(name, "--help")
         assert run.code == 0
         assert all(option in run.stdout for parameter in command.params for option in parameter.opts if option.startswith("-"))
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full"])
+@pytest.mark.parametrize("args", ["schema", "clean --json", "doctor --agent scripted", "run tasks --agent scripted --json"])
+def test_streams_that_are_closed_or_full(project: Project, args: str, closed: str) -> None:
+    """Nobody reads, and what is opened first would take the descriptor's number: the work is done all the same."""
+    project.task("t", agent=scripted({"write": {"path": "out.txt", "content": "x"}}))
+    done = type_in(project, ["sh", "-c", f"codeprobe {args} {closed}"])
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    if args.startswith("run"):
+        assert json.loads((project.path / ".codeprobe/runs/latest/envelope.json").read_text())["data"]["tasks_passed"] == 1
+    if closed == "2>&-" and "--json" in args:
+        check("envelope", json.loads(done.stdout))

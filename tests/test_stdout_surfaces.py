@@ -29,10 +29,19 @@ def shout():
         os.write(1, b"shout\\n")
         print("shout", flush=True)
 atexit.register(shout)
-threading.Thread(target=lambda: [time.sleep(0.05) or os.write(1, b"thread\\n") for _ in range(200)], daemon=True).start()
+def begin(): threading.Thread(target=lambda: [time.sleep(0.05) or os.write(1, b"thread\\n") for _ in range(200)], daemon=True).start()
+def pytest_configure(): begin()
 def pytest_unconfigure(): print("unconfigured")
 """
-KILLER = "import os, signal\ndef test_kill(): os.kill(os.getpid(), signal.SIGKILL)\n"
+EARLY_PLUGIN = LOUD_PLUGIN + "begin(); shout()\n"
+KILLER = "import os, pytest, signal\n@pytest.fixture\ndef die(codeprobe_session): os.kill(os.getpid(), signal.SIGKILL)\n"
+KILLED = """\
+task_id: k
+initial_prompt: do it
+agent: {type: scripted, scripted: {steps: []}}
+fixtures: [die]
+success_criteria: [{type: file_exists, path: out.txt}]
+"""
 LOUD_SESSION = scripted({"run": "echo session; echo more >&2"}, WRITE, {"say": "done"})
 
 Case = Callable[[Project, str], Run]
@@ -68,8 +77,10 @@ SURFACES: dict[str, tuple[Case, list[str] | None]] = {
     "n4": (given(AGENT, "-n", "4"), []),
     "jobs": (given(AGENT, "--codeprobe-jobs=8"), []),
     "warnings-as-errors": (given(AGENT, "-W", "error"), []),
-    "killed-worker": (given("tests", AGENT, mode="xdist", tests__test_kill_dot_py=KILLER), None),
+    "killed-worker": (given(AGENT, mode="xdist", tasks__conftest_dot_py=KILLER, tasks__k_dot_yaml=KILLED), ["WORKER_DIED"]),
     "plugin-at-exit": (given(AGENT, "-p", "loud", loud_dot_py=LOUD_PLUGIN), []),
+    "plugin-at-import": (given(AGENT, "-p", "loud", loud_dot_py=EARLY_PLUGIN), []),
+    "early-refusal": (given(AGENT, "--maxfail=x", "-p", "loud", loud_dot_py=EARLY_PLUGIN), ["USAGE_ERROR"]),
     "doctor": (doctor, []),
 }
 if any(option.name == "dry-run" for option in BUILT):
@@ -102,6 +113,8 @@ def pure(run: Run, json_flag: str) -> dict[str, Any]:
 def test_only_json(loud: Project, surface: str, json_flag: str, door: str) -> None:
     if surface == "doctor" and door == "codeprobe" and json_flag == "--codeprobe-json-lines":
         pytest.skip("codeprobe doctor has no events")
+    if surface in ("plugin-at-import", "early-refusal") and door == "pytest":
+        pytest.skip("pytest loads such a plugin before ours, and refuses such a command line before any")
     case, codes = SURFACES[surface]
     envelope = pure(case(through(door, loud), json_flag), json_flag)
     if codes is not None:

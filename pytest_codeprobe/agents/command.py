@@ -16,8 +16,8 @@ from pytest_codeprobe.model.trial import Trial
 _PLACEHOLDER = re.compile(r"\{(prompt|prompt_file|model|workspace)\}")
 _MAX_ARGUMENT = 128 << 10  # bytes; Linux's MAX_ARG_STRLEN, with the NUL
 _NOT_STARTED = {126: "could not be run", 127: "was not found"}
-#: limits that need a count of what the model did, which this agent can't give
-_COUNTED = ("max_turns", "expected_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "max_usd")
+#: limits that need a count of what the model did, which this agent can't give; under a budget the two others say what a session counts as
+_COUNTED = ("max_turns", "expected_turns", "max_input_tokens", "max_output_tokens")
 
 
 class CommandAgent(Agent):
@@ -28,6 +28,7 @@ class CommandAgent(Agent):
     """
 
     name = "command"
+    usage_known = "never"
     supports = frozenset({"command", "model", "args"})
 
     def problems(self, trial: Trial) -> Sequence[tuple[str, str]]:

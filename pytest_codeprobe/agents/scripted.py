@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 import pytest_codeprobe
-from pytest_codeprobe.agents.base import BaseParser, amount, count, exit_words, last_words, mapping, text
+from pytest_codeprobe.agents.base import BaseParser, amount, count, exit_words, last_words, mapping, no_price, text
 from pytest_codeprobe.model.agent import Agent, Fault, SessionCommand, SessionEnd, SessionRequest
 from pytest_codeprobe.model.base import Float, Int, Model, Text
 from pytest_codeprobe.model.result import Usage
@@ -28,7 +28,7 @@ class WriteStep(Model):
 
 
 class UsageStep(Model):
-    """What a model reply would have cost. Dollars; None = unknown."""
+    """What a model reply would have cost. US dollars; None = by the price table, if `model` stands in it."""
 
     model: Text | None = None
     input_tokens: Int = Field(default=0, ge=0)
@@ -66,6 +66,7 @@ class ScriptedAgent(Agent):
 
     name = "scripted"
     calls_model = False
+    usage_known = "live"
     supports = frozenset({"model"})
     table = ScriptedTable
     tool_names: ClassVar[Mapping[str, tuple[str, ...]]] = {"write": ("write", "delete"), "shell": ("run",)}
@@ -90,6 +91,7 @@ class ScriptedParser(BaseParser):
         self._turns = self._replies = 0
         self._input = self._output = 0
         self._cost: float | None = 0.0
+        self._priced = False  #: some of it by the price table
         self._code: str | None = None
         self._last = ""
 
@@ -124,7 +126,17 @@ class ScriptedParser(BaseParser):
         self._input += count(usage.get("input_tokens")) or 0
         self._output += count(usage.get("output_tokens")) or 0
         cost = amount(usage.get("cost_usd"))
+        if cost is None:
+            cost = self._by_table(count(usage.get("input_tokens")) or 0, count(usage.get("output_tokens")) or 0)
         self._cost = None if cost is None or self._cost is None else self._cost + cost
+
+    def _by_table(self, given: int, written: int) -> float | None:
+        price = self.request.context.prices.find(self.model)
+        if price is None:
+            self.unpriced = self.model or ""
+            return None
+        self._priced = True
+        return price.cost(input=given, output=written)
 
     def _fail(self, code: str) -> None:
         self._code = code
@@ -140,7 +152,7 @@ class ScriptedParser(BaseParser):
             cache_write_tokens=0,
             cost_usd=self._cost,
             tokens_source="cli",
-            cost_source="unknown" if self._cost is None else "cli",
+            cost_source="unknown" if self._cost is None else "price_table" if self._priced else "cli",
             turns=self._turns,
             replies=self._replies,
             tool_calls=self._turns,
@@ -151,8 +163,10 @@ class ScriptedParser(BaseParser):
 
     @property
     def warnings(self) -> Sequence[str]:
-        unpriced = [] if self._cost is not None else ["a usage step without cost_usd: the session's cost is unknown"]
-        return [*super().warnings, *unpriced]
+        if self.unpriced is None:
+            return super().warnings
+        why = no_price(self.unpriced) if self.unpriced else "a usage step without cost_usd and model: the session's cost is unknown"
+        return [*super().warnings, why]
 
     def end(self, exit: ProcessExit, *, stopped_for: str | None, stderr_tail: str) -> SessionEnd:
         if self._code is not None:

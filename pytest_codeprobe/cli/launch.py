@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pytest
 
+from pytest_codeprobe.cli.answers import take_stdout
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.options import BUILT, Option
 from pytest_codeprobe.text import one_line
@@ -37,10 +38,12 @@ def start(arguments: list[str], typed: list[str]) -> int:
     USAGE_ERROR where pytest refuses its command line before any plugin has a say.
     """
     reached = _Reached()
-    console = f"--codeprobe-console={json.dumps([program(), *typed])}"
+    internal = [f"--codeprobe-console={json.dumps([program(), *typed])}"]
+    if {"--codeprobe-json", "--codeprobe-json-lines"} & set(arguments):
+        internal.append(f"--codeprobe-stdout={take_stdout()}")
     try:
         # by name, for those who switch off the loading of installed plugins
-        code = int(pytest.main(["-p", "codeprobe", console, *arguments], plugins=[reached]))
+        code = int(pytest.main(["-p", "codeprobe", *internal, *arguments], plugins=[reached]))
     except ImportError as error:  # -p with a plugin that is not there
         if reached.yes:
             raise

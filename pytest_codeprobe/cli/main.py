@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pytest_codeprobe import __version__
-from pytest_codeprobe.cli.answers import complain, envelope_line, json_by_environment, say
+from pytest_codeprobe.cli.answers import complain, envelope_line, json_by_environment, open_standard_streams, say
 from pytest_codeprobe.cli.clean import clean
 from pytest_codeprobe.cli.doctor import doctor
 from pytest_codeprobe.cli.experiment import experiment
@@ -88,6 +88,7 @@ def _mode_by_environment() -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """The console script: every refusal has an envelope where JSON is wanted."""
+    open_standard_streams()
     given = list(sys.argv[1:] if argv is None else argv)
     head, tail = _cut(given)
     try:

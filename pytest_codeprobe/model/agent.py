@@ -85,6 +85,7 @@ class SessionParser(ABC):
     fault: Fault | None = None  #: unbroken provider trouble at this moment; None again as soon as the model answers
     replied: bool = False  #: the model has begun to answer at least once
     final_seen: bool = False  #: the CLI's own last event: it has nothing more to do
+    unpriced: str | None = None  #: a model of which no price is known, so that usage() can't tell a cost while the session runs
 
     @property
     def overflowed(self) -> bool:
@@ -134,6 +135,10 @@ class Agent(ABC):
     is_session: ClassVar[bool] = True  #: False: nothing that answers or uses tools (oracle, nop, none)
     calls_model: ClassVar[bool] = True  #: a model is paid for; provider_patience is held
     backends: ClassVar[tuple[str, ...]] = ("direct",)  #: values of --codeprobe-backend that it has an environment for
+    #: when its parser knows what a session has used: while it runs, so that it can be stopped by it; afterwards; or never
+    usage_known: ClassVar[Literal["live", "end", "never"]] = "end"
+    #: words in the place of a model's name that the CLI makes a model of: which one shows in the session only
+    model_aliases: ClassVar[frozenset[str]] = frozenset()
     holds: ClassVar[frozenset[str]] = frozenset()  #: names of run_limits at which its CLI ends the session itself
     supports: ClassVar[frozenset[str]] = frozenset()  #: names of AgentConfig fields that it honours (beside type, env)
     permission_modes: ClassVar[tuple[str, ...]] = ("auto",)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.model.network import Network, Unheld
@@ -17,6 +17,7 @@ from pytest_codeprobe.text import Redactor
 if TYPE_CHECKING:
     from pytest_codeprobe.model.agent import Agent
     from pytest_codeprobe.model.criterion import Criterion
+    from pytest_codeprobe.model.prices import Prices
     from pytest_codeprobe.model.sandbox import Driver, ProcessStarter
 
 
@@ -55,6 +56,67 @@ class StopFlags(Protocol):
 
     def is_raised(self, reason: str) -> bool:
         """Whether a flag of that name stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a session asks of the run's budget before it starts."""
+
+    node_id: str
+    attempt: int
+    agent: str
+    model: str  #: as the task asks for it; "" where the CLI chooses
+    max_usd: float | None = None  #: the task's own bound, in US dollars
+    max_tokens: int | None = None  #: its max_total_tokens
+    live: bool = True  #: what it spends is known while it runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """The money of a run at one moment, in US dollars."""
+
+    limit: float
+    spent: float  #: by all sessions so far, running ones too
+    reserved: float  #: kept back for running sessions, beside what these have spent
+
+    @property
+    def is_gone(self) -> bool:
+        """More is spent than there was: what runs has to end."""
+        return self.spent > self.limit + CENT_FRACTION
+
+    @property
+    def is_used_up(self) -> bool:
+        """There is nothing left: no session may start."""
+        return self.spent > self.limit - CENT_FRACTION
+
+
+#: US dollars that are too little to tell; sums of many prices are not exact
+CENT_FRACTION = 1e-7
+
+
+class Ledger(Protocol):
+    """The budget of a run, shared by all of its processes. From any thread. CodeprobeError where it can't be written."""
+
+    def reserve(self, claim: Claim) -> int | Literal["wait", "no"]:
+        """Keep back what the session may spend; the number of its entry.
+
+        `wait`: it does not fit, but would if another session cost less than is kept back for it. `no`: it never will.
+        """
+
+    def book(self, entry: int, spent: float) -> Balance:
+        """What a running session has spent by now, in US dollars."""
+
+    def settle(self, entry: int, spent: float | None, *, assumed: float | None = None) -> Balance:
+        """The session is over; nothing is kept back for it any more.
+
+        Where nobody knows what it has `spent`, it counts with what is `assumed`, else with its reservation.
+        """
+
+    def unpriced(self, agent: str, models: Iterable[str]) -> None:
+        """No price is known for what these models of an agent do: no further session of them without a bound in tokens starts."""
+
+    def balance(self) -> Balance:
+        """As of now."""
 
 
 #: flag -> the reason of a record that it keeps from starting; in this order the first that stands is named
@@ -109,6 +171,12 @@ class Registry:
         )
 
 
+def _list_prices() -> Prices:
+    from pytest_codeprobe.model.prices import list_prices  # not at import: what only collects needs no models
+
+    return list_prices()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """One for each process of a run."""
@@ -126,6 +194,8 @@ class Context:
     redactor: Redactor  #: knows the secrets of `environ`
     python: str  #: interpreter that runs pytest
     worker: str = "main"
+    prices: Prices = field(default_factory=_list_prices)
+    ledger: Ledger | None = None  #: None: the run has no budget
     scratch: Path | None = None  #: folder for the trials' private folders; None: the system's temporary folder
     random: random.Random = field(default_factory=random.Random)
     network: Network = field(default_factory=Unheld)  #: holds trials to where they may go

@@ -55,6 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             parser.addini(option.dest, option.help, type="string", default="")
     # what was typed to `codeprobe run`, as JSON
     group.addoption("--codeprobe-console", default=None, dest="codeprobe_console", help=argparse.SUPPRESS)
+    group.addoption("--codeprobe-doctor-probe", action="store_true", dest="codeprobe_doctor_probe", help=argparse.SUPPRESS)
+    group.addoption("--codeprobe-stdout", default=None, dest="codeprobe_stdout", help=argparse.SUPPRESS)  # a descriptor
     for ini in INIS:
         parser.addini(ini.name, ini.help, type=ini.type, default=ini.default)
 

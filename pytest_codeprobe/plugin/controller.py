@@ -17,6 +17,7 @@ import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
+from pytest_codeprobe.plugin.budget import Budget
 from pytest_codeprobe.plugin.ending import Ending
 from pytest_codeprobe.plugin.logs import Logs
 from pytest_codeprobe.plugin.offline import check_offline
@@ -45,6 +46,7 @@ class Controller:
         self.ending = Ending(live, self.book)
         self.trace = TraceBudget(live, self.book)
         self.logs = Logs(live, self.book)
+        self.budget = Budget(live, self.book)
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
         self._closed = self._interrupt_told = False
         self._done = threading.Event()
@@ -65,6 +67,7 @@ class Controller:
         self.logs.begin()
         self._check_agents()
         check_offline(self.live, self.book.plan.values())
+        self.budget.begin()
         if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
         self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
@@ -105,6 +108,7 @@ class Controller:
             self.book.drain_all()
             self._tell_interrupt()
             self.trace.look()
+            self.budget.look()
             self.look()
             if not (self.state.xdist and interrupts.count and not self.book.open):
                 idle_since = 0.0
@@ -315,7 +319,9 @@ class Controller:
             self._tell_interrupt()
             self.book.drain_all()
             self.ending.raised += self.trace.close()
+            self.budget.look()
             self.book.close(self.ending.reason())
+            self.ending.raised += self.budget.close()
         mine = self.live.collected()
         for name in self.left_out:
             self.left_out[name] = sorted({*self.left_out[name], *mine[name]})

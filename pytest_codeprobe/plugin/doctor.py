@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,9 @@ def doctor(config: pytest.Config) -> int:
     except pytest.UsageError as error:  # pytest says it on stderr
         _end(config, error)
         raise
+    except KeyboardInterrupt as stop:  # while it probes
+        _end(config, stop)
+        return error_codes()["INTERRUPTED"].exit_code
     except Exception as fault:  # noqa: BLE001  # a conftest.py's or ours; pytest would end with a bare traceback and exit 1
         traceback.print_exc(file=sys.stderr)
         _end(config, fault)
@@ -56,6 +59,11 @@ def _doctor(config: pytest.Config) -> int:
         runs=state.run_dir if state.options.run_dir is not None else state.run_dir.parent,
     )
     checks = examine(subject)
+    if config.option.codeprobe_doctor_probe:
+        from pytest_codeprobe.run.doctor.probe import probe_chosen
+
+        live.register()  # whoever makes the sandboxes of a run makes this one too
+        checks.append(probe_chosen(subject, live.make_sandbox))
     invocation = called(config)
     errors = [addressed(line, invocation, state.options) for line in faults(checks)]
     code = error_codes()[errors[0].code].exit_code if errors else 0
@@ -97,11 +105,21 @@ def _end(config: pytest.Config, error: BaseException) -> None:
 
 def _tell(checks: Sequence[Check]) -> None:
     """For people. In the JSON modes this goes to stderr, as pytest's report does."""
+    if sys.stdout is None:  # closed from the start
+        return
+    try:
+        for line in _lines(checks):
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except OSError:  # its reader has gone, or its disk is full
+        sys.stdout = None
+
+
+def _lines(checks: Sequence[Check]) -> Iterator[str]:
     width = max(len(check.name) for check in checks)
     for check in checks:
-        sys.stdout.write(f"{check.status}  {check.name:<{width}}  {check.message}\n")
+        yield f"{check.status}  {check.name:<{width}}  {check.message}"
         if check.fix and check.status in ("warn", "fail"):
-            sys.stdout.write(f"{'':<{width + 8}}fix: {check.fix}\n")
+            yield f"{'':<{width + 8}}fix: {check.fix}"
     tally = [f"{n} {status}" for status in ("pass", "info", "warn", "fail") if (n := sum(c.status == status for c in checks))]
-    sys.stdout.write(f"{', '.join(tally)}\n")
-    sys.stdout.flush()
+    yield ", ".join(tally)

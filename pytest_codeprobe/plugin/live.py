@@ -220,6 +220,8 @@ class Live:
     @functools.cached_property
     def context(self) -> Context:
         """What trials need from outside."""
+        from pytest_codeprobe.plugin.budget import ledger_of
+
         environ = dict(os.environ)
         return Context(
             run_id=self.state.run_id,
@@ -234,6 +236,7 @@ class Live:
             processes=self.spawner,
             redactor=Redactor(secret_values(environ, self.state.options.secrets)),
             python=sys.executable,
+            ledger=ledger_of(self),
             worker=self.state.worker_id,
             scratch=Path(tempfile.gettempdir()),
             network=network_of(self),

@@ -20,10 +20,8 @@ class Output:
         self._fd: int | None = None
         self._envelope_written = False
         if self.json:
-            sys.stdout.flush()
-            self._fd = os.dup(1)
-            os.set_inheritable(self._fd, False)
-            os.dup2(2, 1)  # for good: what a conftest prints at exit must not follow the envelope
+            taken = getattr(namespace, "codeprobe_stdout", None)  # `codeprobe` has done it already
+            self._fd = int(taken) if taken is not None else _take_stdout()
             config.add_cleanup(self._last_resort)
             config.pluginmanager.register(self, "codeprobe-stdout")
 
@@ -68,6 +66,13 @@ class Output:
         from pytest_codeprobe.plugin.refusal import refusal_line
 
         self.envelope(refusal_line(error, self._config))
+
+
+def _take_stdout() -> int:
+    sys.stdout.flush()
+    fd = os.dup(1)
+    os.dup2(2, 1)  # for good: what a conftest prints at exit must not follow the envelope
+    return fd
 
 
 def _wait_writable(fd: int) -> None:

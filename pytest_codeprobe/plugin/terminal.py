@@ -65,6 +65,7 @@ class Terminal:
             *([f"{workers} workers"] if workers else []),
             *([f"{self.live.jobs} jobs{' (-n of addopts is set aside)' if spread.set_aside else ''}"] if self.live.jobs > 1 else []),
             *(["offline"] if self.live.state.options.offline else []),
+            *controller.budget.shown(),
             f"run dir {self.live.shown_run_dir()}",
         ]
         yield "codeprobe: " + ", ".join([*(["dry run"] if self.live.state.options.dry_run else []), *parts])

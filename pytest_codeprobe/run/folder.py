@@ -28,6 +28,7 @@ class RunFolder:
         self.plan_file = path / "plan.json"
         self.events_file = path / "events.ndjson"
         self.envelope_file = path / "envelope.json"
+        self.ledger_file = path / "ledger.sqlite"
         self.spool = path / "spool"
         self.stop = path / "stop"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_codeprobe.errors import error_codes
 from pytest_codeprobe.options import OPTIONS, Option, RunOptions, spelled
 from pytest_codeprobe.run.book import Final
 from pytest_codeprobe.run.envelope import ErrorEntry
@@ -131,7 +132,7 @@ def next_steps(
     finals: Sequence[Final], errors: Sequence[ErrorEntry], exit_code: int, called: Invocation, trials: Path | None
 ) -> list[dict[str, Any]]:
     """What to do after a run that has failed or is inconclusive; nothing after a terminal error. `trials`: the run's folder of them."""
-    if exit_code not in (1, 6) or any(e.code in ("INTERRUPTED", "BUDGET_EXCEEDED") for e in errors):
+    if exit_code not in (1, 6) or any(error_codes()[e.code].terminal for e in errors):
         return []
     steps: list[dict[str, Any]] = []
     for status, what in (("failed", "Read why {} failed"), ("error", "Read what kept {} from a verdict")):

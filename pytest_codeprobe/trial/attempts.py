@@ -16,6 +16,7 @@ from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.trial.session import Session, SessionOutcome
+from pytest_codeprobe.trial.spending import Spending
 
 if TYPE_CHECKING:
     from pytest_codeprobe.trial.handle import SandboxHandle
@@ -34,13 +35,15 @@ class Attempts:
         trial: Trial,
         context: Context,
         agent: Callable[[], Agent],
+        may_start: Callable[[], None],
         store: AttemptStore,
-        *,
         number: int,
         earlier: Sequence[Attempt],
         deadline: float | None,
     ) -> None:
         self._trial, self._context, self._agent, self._store, self._deadline = trial, context, agent, store, deadline
+        self._may_start = may_start
+        self._spending = Spending(trial, context, agent, may_start)
         self._first = number
         self.session_time = 0.0
         self.number = number
@@ -57,6 +60,10 @@ class Attempts:
         self.number += 1
         self.began = False
         self._running = None
+
+    def reserve(self) -> None:
+        """Have money kept back for the attempt that comes; see Spending."""
+        self._spending.reserve(self.number)
 
     def usage(self) -> Usage:
         """Tokens and money of all attempts so far."""
@@ -85,13 +92,15 @@ class Attempts:
             self._note(None)
             return None
         self._store.add_secrets(command.secrets)
-        session, parser = Session(agent, request, self._deadlines(), log), agent.parser(request)
+        self.reserve()  # where nobody asked for prepare()
+        session, parser = Session(agent, request, self._deadlines(), log, self._spending), agent.parser(request)
         self._running = session, parser
         outcome = self.outcome = session.run(command, parser, self._announce)
         context.network.settle(self._trial, "session")
         self.session_time += outcome.duration
         self.limit = outcome.limit_hit
         self._note(outcome)  # first of all: what it cost is known, whatever comes
+        self._spending.settle(outcome.usage, parser.unpriced)
         if context.options.trace_overflow != "off":
             self.transcript = parser.transcript()
             size = self._store.transcript(sandbox, self.transcript)
@@ -147,7 +156,7 @@ class Attempts:
             )
         )
 
-    def note_unfinished(self, code: str | None, reason: str | None) -> None:
+    def _note_unfinished(self, code: str | None, reason: str | None) -> None:
         """The running attempt is over without an outcome: it left evidence, which a rerun must not overwrite, and perhaps a bill."""
         if any(a.number == self.number for a in self.done):
             return
@@ -166,6 +175,16 @@ class Attempts:
             )
         )
 
+    def close(self, code: str | None, reason: str | None, *, unfinished: bool) -> None:
+        """The trial is over: nothing is kept back for it any more. `unfinished`: an attempt may have begun that has not ended."""
+        if unfinished:
+            self._note_unfinished(code, reason)
+        usage = next((a.usage for a in self.done if a.number == self._spending.attempt), no_usage())
+        try:
+            self._spending.settle(usage)
+        except CodeprobeError as trouble:  # of the ledger, beside what ended the trial
+            self._store.warnings.append(f"{self._trial.node_id}: {trouble}")
+
     def _cause(self) -> Literal["first", "retry", "rerun"]:
         if self.number != self._first:
             return "retry"
@@ -178,7 +197,7 @@ class Attempts:
         crashed = outcome.end.code == "AGENT_CRASHED" and not outcome.replied and self._agent().is_session
         return outcome.end.code == "LLM_UNAVAILABLE" or crashed
 
-    def wait_for_another(self, outcome: SessionOutcome, handle: SandboxHandle, log: logging.Logger, may_start: Callable[[], None]) -> None:
+    def wait_for_another(self, outcome: SessionOutcome, handle: SandboxHandle, log: logging.Logger) -> None:
         """Wait as the provider asks, then say that the trial is tried again; the error where it can't be."""
         code, reason = outcome.end.code or "", outcome.end.reason or ""
         if not handle.can_renew:
@@ -192,8 +211,9 @@ class Attempts:
         clock = self._context.clock
         until = clock.monotonic() + wait
         while (left := until - clock.monotonic()) > 0:
-            may_start()
+            self._may_start()
             clock.sleep(min(left, _LOOK))
+        self._spending.reserve(self.number + 1)
         told = self._store.redactor.text(reason)  # a line of stderr may quote the key that was refused
         self._context.events.emit("trial_retried", node_id=self._trial.node_id, attempt=self.number + 1, cause=code, reason=told)
 

@@ -70,7 +70,7 @@ class TrialRun:
         self._forbidden: CodeprobeError | None = None  #: what the trial tried on the network
         self._commands = TaskCommands(trial, context, deadline, lambda: self.session_began)
         self._store = AttemptStore(context, trial)
-        self._attempts = Attempts(trial, context, self.agent, self._store, number=number, earlier=earlier, deadline=deadline)
+        self._attempts = Attempts(trial, context, self.agent, self._may_start, self._store, number, earlier, deadline)
         self._criteria: tuple[Criterion, ...] = ()
 
     # ---- stages
@@ -82,6 +82,7 @@ class TrialRun:
             self._criteria = tuple(self.context.registry.criteria[c["type"]].model_validate(c) for c in self.trial.criteria)
             if reason := pointless(self.agent(), self.trial, self._criteria):
                 raise Skipped(reason)
+            self._attempts.reserve()
             self._lay_out()
             return self.handle
 
@@ -95,7 +96,7 @@ class TrialRun:
             assert self._log is not None
             outcome = self._attempts.one(self.current_sandbox(), self._log.logger)
             if outcome is not None and self._attempts.is_worth_another(outcome):
-                self._attempts.wait_for_another(outcome, self.handle, self._log.logger, self._may_start)
+                self._attempts.wait_for_another(outcome, self.handle, self._log.logger)
                 self.handle.renew()
                 self._phase = "session"
                 outcome = self._attempts.one(self.current_sandbox(), self._log.logger)
@@ -157,8 +158,7 @@ class TrialRun:
         ending = classify(error, ours=ours, phase=phase if ours or first else "set-up")
         if ending.status is None:
             ending = replace(ending, reason=reason)
-        if first and self._sandbox is not None:
-            self._attempts.note_unfinished(ending.code, ending.reason)
+        self._attempts.close(ending.code, ending.reason, unfinished=first and self._sandbox is not None)
         self.result = build_record(self._facts(warnings), ending, outcome)
         if self._sandbox is not None or self.result.status == "error":
             self._write(outcome)

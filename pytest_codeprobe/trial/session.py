@@ -13,18 +13,21 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionEnd, SessionParser, SessionRequest
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.config import RunLimits
-from pytest_codeprobe.model.context import Clock
+from pytest_codeprobe.model.context import Clock, reason_of
 from pytest_codeprobe.model.result import AgentInfo, LimitHit, Usage
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
 from pytest_codeprobe.trial.environment import session_environment
+from pytest_codeprobe.trial.spending import Spending
 
 MAX_LINE = 8 << 20  #: bytes of a line that a parser takes
 _CHUNK = 1 << 16
 _TICK = 0.05  # seconds between two looks at a session that is saying something
 _IDLE_TICK = 0.25  # of one that is silent for long: many wait for their model at once
+_MONEY_TICK = 0.1  # the same, where what it spends must be known soon
 GRACE = 5.0  #: seconds between TERM and KILL
 LINGER = 10.0  #: seconds that a CLI may stay after its final event
 OWN_END = 5.0  #: seconds in which a CLI may end its session itself, over a limit that it holds too
+OWN_END_MONEY = 0.5  #: the same for `max_usd`: what it does meanwhile costs more
 _NO_ROOM = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ECHILD)  # of this machine, whatever is to be started
 _TAIL = 16_000  # bytes; the record cuts it once it is redacted
 
@@ -133,7 +136,7 @@ class Watch:
             return name
         # its own end comes with what it knows at the end only, such as the price
         self._over_since = self._over_since or now
-        return name if now - self._over_since > OWN_END else None
+        return name if now - self._over_since > (OWN_END_MONEY if name == "max_usd" else OWN_END) else None
 
 
 def exceeded(usage: Usage, limits: RunLimits) -> str | None:
@@ -166,11 +169,30 @@ def tail(path: Path, limit: int = _TAIL) -> str:
         return ""
 
 
+def _stopped(ended: ProcessExit, why: str | None, parser: SessionParser) -> tuple[str | None, str | None]:
+    """The run's reason that ended a session, if any, and what it was stopped for otherwise.
+
+    One that had come to its end when its time or money was over is not cut off: it only had to leave.
+    """
+    by_budget = why is not None and why.startswith("stopped:")
+    reason = reason_of(why or "") if by_budget and ended.cause != "exit" else ended.stopped
+    if reason in ("budget", "time") and parser.final_seen:
+        return None, "final"
+    return reason, None if by_budget else why
+
+
 class Session:
     """One run of an agent in a sandbox. `deadline(name, seconds left)` pairs bound it; the smallest is the keeper's to hold."""
 
-    def __init__(self, agent: Agent, request: SessionRequest, deadlines: dict[str, tuple[float, float]], log: logging.Logger) -> None:
-        self._agent, self._request, self._log = agent, request, log
+    def __init__(
+        self,
+        agent: Agent,
+        request: SessionRequest,
+        deadlines: dict[str, tuple[float, float]],
+        log: logging.Logger,
+        spending: Spending | None = None,
+    ) -> None:
+        self._agent, self._request, self._log, self._spending = agent, request, log, spending
         self._deadlines = deadlines  # name -> (seconds left, value of the limit)
         self._process: Process | None = None
         self.stdout, self.stderr = request.sandbox.logs / "agent.stdout", request.sandbox.logs / "agent.stderr"
@@ -195,7 +217,7 @@ class Session:
         if ended.trouble is not None:
             raise CodeprobeError("SANDBOX_FAILED", f"session: {ended.trouble}", detail={"cause": ended.cause})
         why = {"timeout": name, "output": "output_mb"}.get(ended.cause, why)
-        stopped = ended.stopped
+        stopped, why = _stopped(ended, why, parser)
         stderr_tail = tail(self.stderr)
         end = parser.end(ended, stopped_for=f"stopped:{stopped}" if stopped else why, stderr_tail=stderr_tail)
         limit = why if why not in (None, "final", "auth", "patience", "trace") else end.limit
@@ -244,12 +266,13 @@ class Session:
         reader = LineTail(self.stdout, parser)
         watch = Watch(self._agent, parser, self._request.trial.limits, self._request.context.clock)
         why: str | None = None
-        tick = _TICK
+        spending = self._spending if self._spending is not None and self._spending.watches else None
+        tick, idle = _TICK, _MONEY_TICK if spending else _IDLE_TICK
         try:
             while True:
                 read = reader.read()
-                tick = _TICK if read else min(_IDLE_TICK, tick * 1.25)
-                if why is None and (why := watch.look(read)):
+                tick = _TICK if read or (spending and spending.waits_for_end) else min(idle, tick * 1.25)
+                if why is None and (why := (spending.look(parser, read=read > 0) if spending else None) or watch.look(read)):
                     self._log.info("session is stopped: %s", why)
                     process.stop(GRACE)
                 if read < _CHUNK and (ended := process.wait(tick)) is not None:

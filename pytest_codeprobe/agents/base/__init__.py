@@ -76,6 +76,11 @@ def last_words(stderr_tail: str, limit: int = 300) -> str:
     return f": {words[-limit:]}" if words else ""
 
 
+def no_price(model: str) -> str:
+    """The warning that the price of a model is unknown; the same for all sessions, so that it is said once in a run."""
+    return f"no price is known for model {one_line(model, 100)!r}: what its sessions cost is unknown"
+
+
 class BaseParser(SessionParser):
     """The common part of all parsers: transcript, oversized lines, warnings.
 

@@ -24,6 +24,8 @@ from pytest_codeprobe.model.trial import Trial
 #: pre-approved under `auto` where the driver doesn't isolate: without them the CLI refuses to run a test, and says success
 _PRE_APPROVED = ("Bash", "Read", "Write", "Edit", "Glob", "Grep", "Skill")
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
+#: `/model` of the CLI: with and without a longer context
+_ALIASES = tuple(word + window for word in ("best", "default", "fable", "haiku", "opus", "opusplan", "sonnet") for window in ("", "[1m]"))
 _MODES = {"default": "manual", "acceptEdits": "acceptEdits", "plan": "plan", "bypassPermissions": "bypassPermissions"}
 #: nothing but the model's endpoint is asked, nothing is written for the next session, and an outage doesn't last for minutes
 _QUIET = {
@@ -51,6 +53,8 @@ class Claude(Agent):
     aliases = ("claude-code",)
     executable = "claude"
     backends = ("direct", "bedrock", "vertex")
+    usage_known = "live"
+    model_aliases = frozenset(_ALIASES)
     holds = frozenset({"max_turns", "max_usd"})
     supports = frozenset(
         {

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from pytest_codeprobe.agents.base import BaseParser, amount, count, exit_words, last_words, mapping, sequence, text
+from pytest_codeprobe.agents.base import BaseParser, amount, count, exit_words, last_words, mapping, no_price, sequence, text
 from pytest_codeprobe.agents.base.transcripts import Draft
+from pytest_codeprobe.agents.claude.usage import Replies, Reply, final_tokens
 from pytest_codeprobe.model.agent import Agent, Fault, SessionEnd, SessionRequest
-from pytest_codeprobe.model.result import Usage
+from pytest_codeprobe.model.result import Source, Usage
 from pytest_codeprobe.model.sandbox import ProcessExit
-from pytest_codeprobe.model.transcript import Metrics
 from pytest_codeprobe.text import one_line
 
 _SYNTHETIC = "<synthetic>"  # the model of a message that the CLI wrote itself
@@ -25,40 +25,8 @@ _AUTH_WORDS = frozenset({"authentication_failed", "billing_error", "oauth_org_no
 _REQUEST_WORDS = frozenset({"invalid_request", "max_output_tokens", "model_not_found"})
 _TRANSIENT = frozenset({408, 409, 425, 429})
 _NO_SERVER = frozenset({"failed", "needs-auth"})
-_REPLIES_HELD = 10_000
 _CALLS_HELD = 10_000
-#: name in an Anthropic usage object, in modelUsage -> in ours
-_KINDS = {
-    "input_tokens": ("input_tokens", "inputTokens"),
-    "output_tokens": ("output_tokens", "outputTokens"),
-    "cache_read_tokens": ("cache_read_input_tokens", "cacheReadInputTokens"),
-    "cache_write_tokens": ("cache_creation_input_tokens", "cacheCreationInputTokens"),
-}
 _LIMITS = {"error_max_turns": "max_turns", "error_max_budget_usd": "max_usd"}
-
-
-@dataclass(slots=True)
-class _Reply:
-    """One message of the model. Its numbers only grow: each report of them is a sum so far."""
-
-    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0))
-    called: bool = False
-    draft: Draft | None = None
-
-    def add(self, usage: Mapping[str, Any]) -> None:
-        for ours, (theirs, _) in _KINDS.items():
-            self.tokens[ours] = max(self.tokens[ours], count(usage.get(theirs)) or 0)
-        if self.draft is not None:
-            self.draft.metrics = self.metrics()
-
-    def metrics(self) -> Metrics:
-        read, write = self.tokens["cache_read_tokens"], self.tokens["cache_write_tokens"]
-        return Metrics(
-            prompt_tokens=self.tokens["input_tokens"] + read + write,
-            completion_tokens=self.tokens["output_tokens"],
-            cached_tokens=read,
-            extra={"cache_write_tokens": write} if write else None,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +38,7 @@ class _Result:
     message: str
     tokens: Mapping[str, int]
     cost: float | None
+    cost_source: Source
 
 
 class ClaudeParser(BaseParser):
@@ -80,9 +49,8 @@ class ClaudeParser(BaseParser):
         super().__init__(request)
         self.version = None
         self._declared = declared
-        self._replies: dict[str, _Reply] = {}
-        self._settled = dict.fromkeys(_KINDS, 0)  #: of replies that are no longer held
-        self._reply_count = self._turns = self._tool_calls = 0
+        self._replies = Replies(request.context.prices)
+        self._turns = self._tool_calls = 0
         self._open: dict[str, str] = {}  #: conversation (id of the call that began it, "" = main) -> message being streamed
         self._tools: dict[str, str] = {}  #: call id -> tool
         self._refused: dict[str, str] = {}
@@ -92,7 +60,6 @@ class ClaudeParser(BaseParser):
         self._result: _Result | None = None
         self._rejection: str | None = None  #: why the provider would not take a request, where that is no outage
         self._servers: dict[str, str] = {}  #: declared MCP servers that were not there
-        self._unpriced = False
 
     # reading
 
@@ -113,17 +80,6 @@ class ClaudeParser(BaseParser):
         self.replied, self.fault, self._rejection = True, None, None
         self.final_seen = False  # a background task of the session may wake it after a result
 
-    def _reply(self, message_id: str) -> _Reply:
-        reply = self._replies.get(message_id)
-        if reply is None:
-            reply = self._replies[message_id] = _Reply()
-            self._reply_count += 1
-            if len(self._replies) > _REPLIES_HELD:
-                old = self._replies.pop(next(iter(self._replies)))
-                for kind, number in old.tokens.items():
-                    self._settled[kind] += number
-        return reply
-
     def _stream(self, line: Mapping[str, Any]) -> None:
         event = mapping(line.get("event"))
         conversation = text(line.get("parent_tool_use_id"))
@@ -132,11 +88,11 @@ class ClaudeParser(BaseParser):
             self._answering()
             if message_id := text(message.get("id")):
                 self._open[conversation] = message_id
-                self._reply(message_id).add(mapping(message.get("usage")))
+                self._replies.begin(message_id, text(message.get("model"))).add(mapping(message.get("usage")))
         elif event.get("type") == "message_delta":
             message_id = text(line.get("api_message_id")) or self._open.get(conversation, "")
-            if message_id in self._replies:
-                self._replies[message_id].add(mapping(event.get("usage")))
+            if reply := self._replies.get(message_id):
+                reply.add(mapping(event.get("usage")))
         elif event.get("type") == "message_stop":
             self._open.pop(conversation, None)
 
@@ -146,15 +102,18 @@ class ClaudeParser(BaseParser):
             self._synthetic(line, message)
             return
         self._answering()
-        reply = self._reply(text(message.get("id")) or text(line.get("uuid")))
+        model = text(message.get("model"))
+        reply = self._replies.begin(text(message.get("id")) or text(line.get("uuid")), model)
         if reply.draft is None:
-            reply.draft = self._step("agent", line, model=text(message.get("model")) or None)
-        reply.add(mapping(message.get("usage")))
+            reply.draft = self._step("agent", line, model=model or None)
         main = not line.get("parent_tool_use_id")
         for block in map(mapping, sequence(message.get("content"))):
             self._block(reply, reply.draft, block, main=main)
+            if not main:
+                reply.write(block)
+        reply.add(mapping(message.get("usage")))
 
-    def _block(self, reply: _Reply, draft: Draft, block: Mapping[str, Any], *, main: bool) -> None:
+    def _block(self, reply: Reply, draft: Draft, block: Mapping[str, Any], *, main: bool) -> None:
         kind = block.get("type")
         if kind == "text":
             self.steps.text(draft, text(block.get("text")))
@@ -268,15 +227,9 @@ class ClaudeParser(BaseParser):
         self.final_seen = True
         for denial in map(mapping, sequence(line.get("permission_denials"))):
             self._refuse(text(denial.get("tool_use_id")), text(denial.get("tool_name")))
-        models = mapping(line.get("modelUsage"))
-        self._unpriced = any(mapping(used).get("costBasis") == "unknown" for used in models.values())
-        if models:  # with what sub-agents used, which `usage` leaves out
-            tokens = {k: sum(count(mapping(m).get(theirs)) or 0 for m in models.values()) for k, (_, theirs) in _KINDS.items()}
-        else:
-            tokens = {k: count(mapping(line.get("usage")).get(theirs)) or 0 for k, (theirs, _) in _KINDS.items()}
         said = text(line.get("result")) or "; ".join(text(e) for e in sequence(line.get("errors")))
-        cost = None if self._unpriced else amount(line.get("total_cost_usd"))
-        self._result = _Result(text(line.get("subtype")), line.get("is_error") is True, said, tokens, cost)
+        cost, source = self._replies.final_cost(line)
+        self._result = _Result(text(line.get("subtype")), line.get("is_error") is True, said, final_tokens(line), cost, source)
         if not self._result.is_error:
             self.fault = self._rejection = None
             if said.strip():
@@ -286,25 +239,31 @@ class ClaudeParser(BaseParser):
 
     # what is known
 
+    @property
+    def unpriced(self) -> str | None:  # type: ignore[override]  # a plain attribute elsewhere
+        """See SessionParser."""
+        return self._replies.unpriced
+
     def usage(self) -> Usage:
-        tokens = dict(self._settled)
-        for reply in self._replies.values():
-            for kind, number in reply.tokens.items():
-                tokens[kind] += number
-        cost: float | None = None
-        if self._result is not None and self.final_seen:
-            tokens, cost = dict(self._result.tokens), self._result.cost
-        elif not self.replied and (self.fault is not None or not self._requested):
-            cost = 0.0  # every request failed, or none was made
+        tokens = self._result.tokens if self._result is not None and self.final_seen else self._replies.tokens()
+        cost, source = self._cost()
         return Usage(
             **tokens,
             cost_usd=cost,
             tokens_source="cli",
-            cost_source="unknown" if cost is None else "cli",
+            cost_source=source,
             turns=self._turns,
-            replies=self._reply_count,
+            replies=self._replies.number,
             tool_calls=self._tool_calls,
         )
+
+    def _cost(self) -> tuple[float | None, Source]:
+        """The CLI tells it in its last line; until then, and where that never came, its replies are priced by the table."""
+        if self._result is not None and self.final_seen:
+            return self._result.cost, self._result.cost_source
+        if not self.replied and (self.fault is not None or not self._requested):
+            return 0.0, "cli"  # every request failed, or none was made
+        return self._replies.cost()
 
     def final_message(self) -> str:
         return self._last
@@ -312,8 +271,8 @@ class ClaudeParser(BaseParser):
     # the end
 
     def end(self, exit: ProcessExit, *, stopped_for: str | None, stderr_tail: str) -> SessionEnd:
-        if self._unpriced:
-            self.warn(f"the price of model {self.model!r} is unknown to the CLI: the session's cost is unknown")
+        if self.unpriced is not None and self.usage().cost_usd is None:
+            self.warn(no_price(self.unpriced))
         if self._refused:
             names = ", ".join(sorted({name or "?" for name in self._refused.values()}))
             self.warn(f"tool calls were refused for want of permission: {len(self._refused)} ({one_line(names)})")

@@ -27,7 +27,7 @@ def check_credentials(trials: Iterable[PlannedTrial], context: Context) -> Codep
     return CodeprobeError(
         "OFFLINE_PREFLIGHT_FAILED",
         "; ".join(f"{agent}: {_words(life, now)}" for agent, life in wrong) + f"; the run is expected to take {words(expected)}",
-        remediation=" ".join([*remedies, _shorter(first), "Or leave --codeprobe-offline out (codeprobe run: --offline)."]),
+        remediation=" ".join([*remedies, *_shorter(first), "Or leave --codeprobe-offline out."]),
         detail={"expected_seconds": expected, "failures": [_facts(agent, life, now) for agent, life in wrong]},
     )
 
@@ -60,8 +60,8 @@ def _words(life: CredentialLife, now: datetime) -> str:
     )
 
 
-def _shorter(life: CredentialLife) -> str:
-    return "" if life.unknown else "If the run takes less time, say so with --codeprobe-offline-expected-run-duration."
+def _shorter(life: CredentialLife) -> tuple[str, ...]:
+    return () if life.unknown else ("If the run takes less time, say so with --codeprobe-offline-expected-run-duration.",)
 
 
 def _facts(agent: str, life: CredentialLife, now: datetime) -> dict[str, Any]:

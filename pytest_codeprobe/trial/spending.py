@@ -1,0 +1,118 @@
+"""A trial and the run's budget: what is kept back for an attempt, booked while it runs, and settled at its end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from pytest_codeprobe.errors import Stopped
+from pytest_codeprobe.model.agent import Agent, SessionParser
+from pytest_codeprobe.model.context import Claim, Context
+from pytest_codeprobe.model.result import Usage
+from pytest_codeprobe.model.trial import Trial
+
+_LOOK = 0.25  #: seconds between two tries to get what does not fit yet
+#: seconds that a session has to come to its own end after the reply that used up the budget, if that was its last
+LAST_WORDS = 0.1
+_FLAG = "budget"
+
+
+def costs_money(agent: Agent) -> bool:
+    """Whether its sessions may have a price: `scripted` calls no model and can pretend to."""
+    return agent.is_session and (agent.calls_model or agent.usage_known == "live")
+
+
+class Spending:
+    """Of one trial; used from one thread at a time. Does nothing in a run without a budget, and for agents that cost nothing."""
+
+    def __init__(self, trial: Trial, context: Context, agent: Callable[[], Agent], may_start: Callable[[], None]) -> None:
+        self._trial, self._context, self._agent, self._may_start = trial, context, agent, may_start
+        self._ledger = context.ledger
+        self._entry: int | None = None  #: of the attempt that comes or runs
+        self.attempt = 0  #: its number
+        self._booked = 0.0
+        self._gone_since: float | None = None
+        self._told_unpriced = False
+
+    def reserve(self, attempt: int) -> None:
+        """Have money kept back for an attempt, waiting for others to end where that may help; Stopped if it won't.
+
+        The wait counts in no time limit: nothing of the attempt has begun.
+        """
+        ledger, agent = self._ledger, self._agent()
+        if ledger is None or self._entry is not None or not costs_money(agent):
+            return
+        limits = self._trial.limits
+        claim = Claim(
+            node_id=self._trial.node_id,
+            attempt=attempt,
+            agent=agent.name,
+            model=self._trial.agent.model or "",
+            max_usd=limits.max_usd,
+            max_tokens=limits.max_total_tokens,
+            live=agent.usage_known == "live",
+        )
+        while (answer := ledger.reserve(claim)) == "wait":
+            self._context.clock.sleep(_LOOK)
+            self._may_start()
+        if answer == "no":
+            raise Stopped("budget")
+        assert isinstance(answer, int)
+        self._entry, self.attempt, self._booked, self._gone_since = answer, attempt, 0.0, None
+
+    @property
+    def watches(self) -> bool:
+        """Whether the session that runs must be looked at often."""
+        return self._entry is not None
+
+    def look(self, parser: SessionParser, *, read: bool) -> str | None:
+        """Book what is new; `stopped:budget` once the run's budget is gone and the session goes on nevertheless."""
+        if self._entry is None or self._ledger is None:
+            return None
+        now = self._context.clock.monotonic()
+        if read:
+            usage = parser.usage()
+            self._note_unpriced(usage, parser.unpriced)
+            spent = self._amount(usage)
+            if spent is not None and spent != self._booked:
+                self._booked = spent
+                if self._ledger.book(self._entry, spent).is_gone:
+                    self._gone_since = self._gone_since or now
+        if self._gone_since is None or now - self._gone_since < LAST_WORDS:
+            return None
+        self._stop_run()
+        return f"stopped:{_FLAG}"
+
+    @property
+    def waits_for_end(self) -> bool:
+        """The budget is gone, and the session has a moment to end by itself."""
+        return self._gone_since is not None
+
+    def _note_unpriced(self, usage: Usage, model: str | None) -> None:
+        if usage.cost_usd is None and model is not None and not self._told_unpriced and self._ledger is not None:
+            self._told_unpriced = True
+            self._ledger.unpriced(self._agent().name, {self._trial.agent.model or "", model})
+
+    def settle(self, usage: Usage, unpriced: str | None = None) -> None:
+        """The attempt is over. `unpriced`: see SessionParser."""
+        if self._entry is None or self._ledger is None:
+            return
+        self._note_unpriced(usage, unpriced)
+        entry, self._entry = self._entry, None
+        limits = self._trial.limits
+        assumed = None
+        if usage.cost_usd is None and limits.max_usd is None and limits.max_total_tokens is not None:
+            assumed = self._context.prices.dearest(usage, at_most=limits.max_total_tokens)
+        if self._ledger.settle(entry, usage.cost_usd, assumed=assumed).is_gone:
+            self._stop_run()
+
+    def _stop_run(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk: the ledger itself tells the other processes
+            self._context.stops.raise_flag(_FLAG)
+
+    def _amount(self, usage: Usage) -> float | None:
+        """What the session has cost so far; where only its tokens have a bound and no price is known, what it has cost at most."""
+        limits = self._trial.limits
+        if usage.cost_usd is None and limits.max_usd is None and limits.max_total_tokens is not None and usage.total_tokens:
+            return self._context.prices.dearest(usage)
+        return usage.cost_usd
