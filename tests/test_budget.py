@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from pytest_codeprobe.model.prices import list_prices
 from pytest_codeprobe.model.result import Usage
+from pytest_codeprobe.run.ledger import LedgerFile
 from tests.front_door import Project, Run, scripted
 
 AGENT = "--codeprobe-agent=scripted"
@@ -256,6 +259,66 @@ def test_a_killed_worker_holds_nobody_up(project: Project) -> None:
     assert run.finished["a"]["code"] == "WORKER_DIED"
 
 
+def test_the_money_of_a_killed_worker_is_spent(project: Project) -> None:
+    """What its session had told stays booked, and counts against the others; what was kept back beyond it is free."""
+    project.write(
+        "conftest.py",
+        "import os, pathlib, signal, threading, time, pytest\n"
+        f"marks = pathlib.Path({str(project.marks)!r})\n"
+        "def wait(name):\n"
+        "    until = time.monotonic() + 60\n"
+        "    while not (marks / name).exists() and time.monotonic() < until: time.sleep(0.05)\n"
+        "def die():\n"
+        "    wait('told'); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "@pytest.fixture\n"
+        "def dies(): threading.Thread(target=die, daemon=True).start()\n"
+        "@pytest.fixture\n"
+        "def later(): wait('a-0')\n",
+    )
+    # a second after the last reply was told it has been booked: sessions are looked at ten times as often
+    told: list[dict[str, Any]] = [{"sleep": 1}, {"run": f"touch {project.marks}/told"}, {"sleep": 60}]
+    project.task("a", agent=scripted(*metered(project, "a", 3, seconds=0.1), *told), run_limits={"max_usd": 2}, fixtures=["dies"])
+    for name in "bc":
+        project.task(name, agent=scripted(WRITE, paid(0.9)), run_limits={"max_usd": 1}, fixtures=["later"])
+    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=2", mode="xdist")
+    run.assert_consistent()
+    run.assert_nothing_left()
+    ends = outcomes(run)
+    assert (ends["a"][0], run.finished["a"]["code"]) == ("error", "WORKER_DIED")
+    assert sorted([ends["b"], ends["c"]], key=str) == [("not_run", "budget"), ("passed", None)]
+    ledger = LedgerFile(run.folder / "ledger.sqlite", 2.0)
+    assert ledger.balance().spent == pytest.approx(3 * REPLY + 0.9)
+    assert ledger.balance().reserved == 0
+    ledger.close()
+    assert run.envelope["errors"][0]["detail"]["spent"] == pytest.approx(3 * REPLY + 0.9)
+
+
+def test_a_full_disk_ends_what_can_not_be_booked(project: Project, mode: str) -> None:
+    """A session whose spending nobody could write down does not go on."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file system takes root")
+    disk = project.scratch / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    try:
+        fill = {"run": f"head -c 20000000 /dev/zero >{disk}/fill; true"}
+        many = [step for _ in range(600) for step in ({"sleep": 0.1}, paid(0.001))]
+        project.task("a", agent=scripted(WRITE, paid(), fill, *many))
+        run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=9", "--codeprobe-json", f"--codeprobe-run-dir={disk}/run", mode=mode)
+        (envelope,) = run.lines
+        assert (run.code, envelope["exit_code"]) == (6, 6)
+        assert "INTERNALERROR" not in run.output
+        (result,) = envelope["data"]["results"]
+        assert (result["status"], result["code"]) == ("error", "SANDBOX_FAILED")
+        assert "what the run spends can't be written down" in result["reason"]
+        assert REPLY <= result["cost_usd"] < REPLY + 0.6
+        run.assert_nothing_left()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
 def test_a_wait_ends_with_an_interrupt(project: Project) -> None:
     held = f"touch {project.marks}/holds; sleep 600; : {project.mark_text}"
     project.task("a", agent=scripted({"run": held}), run_limits={"max_usd": 1})
@@ -299,6 +362,49 @@ def test_tokens_are_priced_by_the_table(project: Project, mode: str) -> None:
         assert run.result(name)["cost_usd"] == pytest.approx(4.5)
         assert run.result(name)["usage"]["cost_source"] == "price_table"
     assert run.finished["b"]["limit_hit"]["name"] == "max_usd"
+
+
+COUNTS_ONLY = """
+from pytest_codeprobe.agents.base import QuietParser
+from pytest_codeprobe.model.agent import Agent, SessionCommand
+from pytest_codeprobe.model.result import Usage
+
+class CountsOnly(Agent):
+    name = "counts"
+    usage_known = "live"
+    supports = frozenset({"model"})
+    def command(self, request): return SessionCommand(argv=("sh", "-c", "echo done >out.txt; " + request.prompt))
+    def parser(self, request): return CountsParser(request)
+
+class CountsParser(QuietParser):
+    agent = CountsOnly
+    replied = True
+    def usage(self): return Usage(input_tokens=1_000_000, output_tokens=0, cache_read_tokens=0, cache_write_tokens=0, tokens_source="cli")
+
+def pytest_codeprobe_agents(config): return [CountsOnly()]
+"""
+
+
+def test_tokens_of_an_agent_that_names_no_price(project: Project, mode: str) -> None:
+    """Whoever wrote it: the table prices them, for limits and budget too."""
+    project.write("conftest.py", COUNTS_ONLY)
+    project.task("a", agent={"type": "counts", "model": "openai/gpt-5-2025-08-07"}, initial_prompt="true")
+    project.task("b", agent={"type": "counts", "model": "gpt-5"}, initial_prompt="echo; sleep 60", run_limits={"max_usd": 1})
+    project.task("c", agent={"type": "counts", "model": "nobodys-model-1"}, initial_prompt="true")
+    project.task("d", agent={"type": "counts", "model": "gpt-5"}, initial_prompt="echo; sleep 60")
+    files = ("tasks/a.yaml", "tasks/b.yaml", "tasks/c.yaml")
+    run = project.run(*files, mode=mode).assert_consistent()
+    assert (run.code, set(run.statuses.values())) == (0, {"passed"})
+    assert [run.result(name)["cost_usd"] for name in "abc"] == [1.25, 1.25, None]
+    assert [run.result(name)["usage"]["cost_source"] for name in "abc"] == ["price_table", "price_table", "unknown"]
+    assert run.finished["b"]["limit_hit"]["name"] == "max_usd"
+    assert [w for w in run.envelope["warnings"] if "price" in w] == [
+        "no price is known for model 'nobodys-model-1': what its sessions cost is unknown"
+    ]
+    run = project.run("tasks/d.yaml", "--codeprobe-max-cost-usd=1", mode=mode)
+    check(run)
+    assert outcomes(run) == {"d": ("not_run", "budget")}
+    assert run.result("d")["cost_usd"] == 1.25
 
 
 UNKNOWN = {"usage": {"model": "nobodys-model-1", "input_tokens": 1000, "output_tokens": 10}}

@@ -257,6 +257,8 @@ def follow(project: Project, error: dict[str, Any], expected: str | None) -> Non
     if expected == "look":
         assert done.returncode in (0, 5), done.stderr
         assert done.stdout.strip()
+    elif expected == "made":
+        assert done.returncode == 0, done.stderr
     elif expected == "doctor":
         assert done.returncode in (0, 6), done.stderr
         assert "python" in done.stdout

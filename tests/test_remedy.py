@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from pytest_codeprobe.options import OPTIONS, spelled
+from pytest_codeprobe.plugin import refusal
 from pytest_codeprobe.run.remedy import Invocation
 
 CONSOLE = Invocation(program=("codeprobe", "run"), console=True)
@@ -72,6 +76,20 @@ def test_what_did_not_pass_once_more() -> None:
     assert console("tasks").again(failed_only=True) == ("codeprobe", "run", "tasks", "--", "--lf")
     assert console("tasks", "--", "-n", "2", "--lf").again(failed_only=True) == ("codeprobe", "run", "tasks", "--", "-n", "2", "--lf")
     assert plain("tasks", "--lf").again(failed_only=True) == ("pytest", "tasks", "--lf")
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_what_started_pytest_is_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool) -> None:
+    script = tmp_path / "pytest"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) if on_path else "/nowhere")
+    monkeypatch.setattr(sys, "argv", [str(script), "tasks"])
+    assert refusal._pytest() == (("pytest",) if on_path else (str(script),))
+    monkeypatch.setattr(sys, "argv", ["/lib/site-packages/pytest/__main__.py"])
+    assert refusal._pytest() == (sys.executable, "-m", "pytest")
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    assert refusal._pytest() == ("pytest",)
 
 
 def test_help_and_doctor() -> None:

@@ -170,6 +170,8 @@ def test_a_wrong_command(project: Project) -> None:
 
 def test_help_of_every_command(project: Project) -> None:
     listed = project.codeprobe("--help").stdout
+    bare = project.codeprobe()
+    assert (bare.code, bare.stdout, bare.stderr) == (0, listed, "")
     for name, command in group.commands.items():
         assert name in listed
         run = project.codeprobe(name, "--help")

@@ -25,10 +25,13 @@ _BEHIND = "pytest's own options go behind --, such as: codeprobe run -- --lf"
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(context_settings=_CONTEXT)
+@click.group(context_settings=_CONTEXT, invoke_without_command=True)
 @click.version_option(__version__, prog_name="codeprobe")
-def group() -> None:
+@click.pass_context
+def group(ctx: click.Context) -> None:
     """Run coding agents on tasks, as pytest does, for scripts and agents that want a fixed contract."""
+    if ctx.invoked_subcommand is None:
+        say(ctx.get_help())
 
 
 @group.command(

@@ -14,7 +14,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.result import DRY_RUN
 from pytest_codeprobe.options import spelled
-from pytest_codeprobe.plugin.refusal import as_error, called
+from pytest_codeprobe.plugin.refusal import as_error, called, stop_text
 from pytest_codeprobe.run.book import Final, RunBook
 from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
 from pytest_codeprobe.run.exit_code import Happened, exit_code
@@ -110,7 +110,7 @@ class Ending:
         elif code == 2 and not (self.state.module_errors and not self.went_on() and not self.live.interrupts.count):
             run_dir = self.live.shown_run_dir()
             remedy = f"Partial results are in {run_dir}; start the run again to get the rest." if run_dir else None
-            what = str(self.stop or "") or "interrupted"
+            what = stop_text(self.stop)
             found.append(entry(CodeprobeError("INTERRUPTED", what, remediation=remedy, detail={"run_dir": run_dir})))
         elif code == 5 and (why := self.no_tasks()) is not None:
             found.append(entry(why))

@@ -18,6 +18,7 @@ from pytest_codeprobe.run.remedy import Invocation, addressed
 from pytest_codeprobe.text import json_line, one_line
 
 _TRACEBACK = "Traceback (most recent call last)"
+_OF_A_WORKER = "received keyboard-interrupt"  #: how xdist names the worker that was interrupted: which one is no matter
 
 
 def refused(error: CodeprobeError, config: pytest.Config) -> BaseException:
@@ -71,7 +72,7 @@ def as_error(error: BaseException) -> CodeprobeError:
     if isinstance(error, pytest.UsageError) or type(error).__name__ == "ConftestImportFailure":
         return CodeprobeError("USAGE_ERROR", text)
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
-        return CodeprobeError("INTERRUPTED", text if str(error) else "interrupted")
+        return CodeprobeError("INTERRUPTED", stop_text(error))
     if _TRACEBACK in str(error):  # a worker's: xdist's controller raises its text by `assert False, text`
         lines = [line for line in str(error).splitlines() if line.strip() not in ("", "assert False")]
         return CodeprobeError("INTERNAL_ERROR", one_line(lines[-1], 1000))
@@ -84,6 +85,12 @@ def usage_of(error: BaseException | None) -> dict[str, Any] | None:
         return None
     reason = as_error(error)
     return {"code": reason.code, "message": reason.message, "remediation": reason.remediation, "detail": reason.detail, "text": str(error)}
+
+
+def stop_text(stop: BaseException | None) -> str:
+    """Why pytest ended its loop, in one line: the reason of pytest.exit(), say."""
+    text = one_line(str(stop or ""), 1000)
+    return text if text and not text.endswith(_OF_A_WORKER) else "interrupted"
 
 
 def refusal_line(error: BaseException, config: pytest.Config) -> str:

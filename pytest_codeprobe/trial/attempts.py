@@ -16,7 +16,7 @@ from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.trial.session import Session, SessionOutcome
-from pytest_codeprobe.trial.spending import Spending
+from pytest_codeprobe.trial.spending import Spending, usage_of
 
 if TYPE_CHECKING:
     from pytest_codeprobe.trial.handle import SandboxHandle
@@ -100,7 +100,7 @@ class Attempts:
         self.session_time += outcome.duration
         self.limit = outcome.limit_hit
         self._note(outcome)  # first of all: what it cost is known, whatever comes
-        self._spending.settle(outcome.usage, parser.unpriced)
+        self._spending.settle(outcome.usage, outcome.unpriced)
         if context.options.trace_overflow != "off":
             self.transcript = parser.transcript()
             size = self._store.transcript(sandbox, self.transcript)
@@ -162,7 +162,7 @@ class Attempts:
             return
         usage = no_usage()
         if self._running is not None and self._running[0].started and self._agent().is_session:
-            usage = self._running[1].usage()
+            usage = usage_of(self._running[1], self._context)
         self.done.append(
             Attempt(
                 number=self.number,

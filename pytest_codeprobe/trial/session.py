@@ -9,15 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_codeprobe.agents.base import no_price
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionEnd, SessionParser, SessionRequest
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.config import RunLimits
-from pytest_codeprobe.model.context import Clock, reason_of
+from pytest_codeprobe.model.context import Context, reason_of
 from pytest_codeprobe.model.result import AgentInfo, LimitHit, Usage
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
 from pytest_codeprobe.trial.environment import session_environment
-from pytest_codeprobe.trial.spending import Spending
+from pytest_codeprobe.trial.spending import Spending, model_without_price, usage_of
 
 MAX_LINE = 8 << 20  #: bytes of a line that a parser takes
 _CHUNK = 1 << 16
@@ -45,6 +46,7 @@ class SessionOutcome:
     replied: bool
     stderr_tail: str
     warnings: tuple[str, ...]
+    unpriced: str | None  #: the model that makes the cost unknown
     started_at: str
     duration: float
     stopped: str | None = None  #: the run's reason that ended it
@@ -96,9 +98,9 @@ class LineTail:
 class Watch:
     """Looks at a session's progress and says when it must end, and why."""
 
-    def __init__(self, agent: Agent, parser: SessionParser, limits: RunLimits, clock: Clock) -> None:
-        self._agent, self._parser, self._limits, self._clock = agent, parser, limits, clock
-        self._last_output = clock.monotonic()
+    def __init__(self, agent: Agent, parser: SessionParser, limits: RunLimits, context: Context) -> None:
+        self._agent, self._parser, self._limits, self._context, self._clock = agent, parser, limits, context, context.clock
+        self._last_output = self._clock.monotonic()
         self._fault_since: float | None = None
         self._final_since: float | None = None
         self._over_since: float | None = None
@@ -131,7 +133,7 @@ class Watch:
         return "patience" if silent else None
 
     def _over(self, now: float) -> str | None:
-        name = exceeded(self._parser.usage(), self._limits)
+        name = exceeded(usage_of(self._parser, self._context), self._limits)
         if name not in self._agent.holds:
             return name
         # its own end comes with what it knows at the end only, such as the price
@@ -222,16 +224,19 @@ class Session:
         end = parser.end(ended, stopped_for=f"stopped:{stopped}" if stopped else why, stderr_tail=stderr_tail)
         limit = why if why not in (None, "final", "auth", "patience", "trace") else end.limit
         self._log.info("session ended: status %s, cause %s, stopped for %s, code %s", ended.status, ended.cause, why, end.code)
+        usage = usage_of(parser, self._request.context)
+        unpriced = model_without_price(parser, usage, self._request.context)
         return SessionOutcome(
             end=end,
             exit=ended,
             limit_hit=self._limit(limit, value if limit == name else None),
-            usage=parser.usage(),
+            usage=usage,
             info=parser.info(),
             final_message=parser.final_message(),
             replied=parser.replied,
             stderr_tail=stderr_tail,
-            warnings=tuple(parser.warnings),
+            warnings=tuple(dict.fromkeys((*parser.warnings, *([no_price(unpriced)] if unpriced else [])))),
+            unpriced=unpriced,
             started_at=at,
             duration=clock.monotonic() - started,
             stopped=stopped,
@@ -264,7 +269,7 @@ class Session:
 
     def _watch(self, process: Process, parser: SessionParser) -> tuple[ProcessExit, str | None]:
         reader = LineTail(self.stdout, parser)
-        watch = Watch(self._agent, parser, self._request.trial.limits, self._request.context.clock)
+        watch = Watch(self._agent, parser, self._request.trial.limits, self._request.context)
         why: str | None = None
         spending = self._spending if self._spending is not None and self._spending.watches else None
         tick, idle = _TICK, _MONEY_TICK if spending else _IDLE_TICK

@@ -22,6 +22,31 @@ def costs_money(agent: Agent) -> bool:
     return agent.is_session and (agent.calls_model or agent.usage_known == "live")
 
 
+def usage_of(parser: SessionParser, context: Context) -> Usage:
+    """What a session has used so far. Where its agent tells tokens and no price, the price table does."""
+    usage = parser.usage()
+    if usage.cost_usd is not None or not usage.total_tokens or parser.unpriced is not None:
+        return usage
+    price = context.prices.find(parser.info().model)
+    if price is None:
+        return usage
+    cost = price.rates.cost(
+        input=usage.input_tokens or 0,
+        output=usage.output_tokens or 0,
+        cache_read=usage.cache_read_tokens or 0,
+        cache_write=usage.cache_write_tokens or 0,
+    )
+    return usage.model_copy(update={"cost_usd": cost, "cost_source": "price_table"})
+
+
+def model_without_price(parser: SessionParser, usage: Usage, context: Context) -> str | None:
+    """The model that makes the cost of a session unknown; None if it is known, or for another reason it is not."""
+    if usage.cost_usd is not None:
+        return None
+    model = parser.unpriced if parser.unpriced is not None else parser.info().model
+    return model if usage.total_tokens and model and context.prices.find(model) is None else parser.unpriced
+
+
 class Spending:
     """Of one trial; used from one thread at a time. Does nothing in a run without a budget, and for agents that cost nothing."""
 
@@ -71,8 +96,8 @@ class Spending:
             return None
         now = self._context.clock.monotonic()
         if read:
-            usage = parser.usage()
-            self._note_unpriced(usage, parser.unpriced)
+            usage = usage_of(parser, self._context)
+            self._note_unpriced(model_without_price(parser, usage, self._context))
             spent = self._amount(usage)
             if spent is not None and spent != self._booked:
                 self._booked = spent
@@ -88,16 +113,16 @@ class Spending:
         """The budget is gone, and the session has a moment to end by itself."""
         return self._gone_since is not None
 
-    def _note_unpriced(self, usage: Usage, model: str | None) -> None:
-        if usage.cost_usd is None and model is not None and not self._told_unpriced and self._ledger is not None:
+    def _note_unpriced(self, model: str | None) -> None:
+        if model is not None and not self._told_unpriced and self._ledger is not None:
             self._told_unpriced = True
             self._ledger.unpriced(self._agent().name, {self._trial.agent.model or "", model})
 
     def settle(self, usage: Usage, unpriced: str | None = None) -> None:
-        """The attempt is over. `unpriced`: see SessionParser."""
+        """The attempt is over. `unpriced`: the model that makes its cost unknown."""
         if self._entry is None or self._ledger is None:
             return
-        self._note_unpriced(usage, unpriced)
+        self._note_unpriced(unpriced)
         entry, self._entry = self._entry, None
         limits = self._trial.limits
         assumed = None
