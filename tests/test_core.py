@@ -60,4 +60,4 @@ def test_a_trial_needs_no_pytest_and_survives_json(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.returncode) == ("passed done\n", 0), done.stderr
     events = [json.loads(line) for line in (tmp_path / "spool" / "main.ndjson").read_text().splitlines()]
-    assert [e["event"] for e in events] == ["trial_started"]
+    assert [e["event"] for e in events] == ["trial_started", "transcript"]
