@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.prices import list_prices
 from pytest_codeprobe.model.result import Usage
+from pytest_codeprobe.options import BUILT, INIS, resolve
 from pytest_codeprobe.run.ledger import LedgerFile
 from tests.front_door import Project, Run, scripted
 
@@ -570,6 +572,17 @@ def test_without_a_budget_there_is_no_ledger(project: Project, mode: str) -> Non
     assert not list(run.folder.glob("ledger*"))
     run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=5", mode=mode).assert_consistent()
     assert [path.name for path in run.folder.glob("ledger*")] == ["ledger.sqlite"]  # nothing of it is left beside
+
+
+@pytest.mark.parametrize("name", ["max-cost-usd", "max-duration"])
+@pytest.mark.parametrize("value", ["0", "-1", "-0.0", "nan", "inf", "1e400", "1,5", "1h30m", "$", "€1", "1 2", "0x10", "0s", "1w"])
+def test_junk_is_no_budget(name: str, value: str) -> None:
+    dest = next(option.dest for option in BUILT if option.name == name)
+    ini = {key.name: key.default for key in INIS}
+    for command_line, environ in (({dest: value}, {}), ({}, {dest.upper(): value})):
+        with pytest.raises(CodeprobeError, match=rf"(?i)codeprobe.{name.replace('-', '.')}") as caught:
+            resolve(command_line, environ, lambda key: ini.get(key, ""))
+        assert caught.value.code == "USAGE_ERROR"
 
 
 # ---- the same in every way
