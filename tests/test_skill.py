@@ -181,6 +181,7 @@ def test_a_budget_that_is_used_up_is_terminal(project: Project) -> None:
         (("--agent", "scripted", "--driver", "docker"), "SANDBOX_UNAVAILABLE"),
         (("--agent", "scripted", "--permission-mode", "aut0"), "INVALID_PERMISSION_MODE"),
         (("--agnt", "scripted"), "USAGE_ERROR"),
+        (("--agent", "scripted", "--trace-overflow", "fail", "--trace-max-bytes", "100"), "TRACE_OVERFLOW_FIRED"),
         (("--agent", "scripted", "--preservation-mode", "mov"), "USAGE_ERROR"),
     ],
 )
