@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_codeprobe.options import BUILT
+from pytest_codeprobe.options import BUILT, OPTIONS
 from tests.front_door import MODES, Project, Run, clean_environment, scripted
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
@@ -124,9 +124,21 @@ def test_every_flag_of_the_table_in_every_spelling(project: Project) -> None:
         "timeout": "33",
         "permission-mode": "auto",
         "jobs": "3",
+        "experiment": "mine",
+        "suite": "all.toml",
+        "backend": "bedrock",
+        "max-cost-usd": "5",
+        "max-duration": "5m",
+        "offline-expected-run-duration": "2h",
+        "canary": "off",
+        "trace-overflow": "fail",
+        "trace-max-bytes": "32MiB",
+        "trace-budget": "1GiB",
     }
+    project.write("experiments/mine.yaml", "")
+    project.write("all.toml", "[suite]\n")
     taking = [o for o in BUILT if o.kind != "flag"]
-    assert {o.name for o in taking} == set(values)
+    assert {o.name for o in taking} <= set(values)
     spellings = max(len(o.cli) for o in taking)
     project.task("p", agent={"type": "scripted", "scripted": {"steps": [WRITE]}}, skip=False)
     seen = []
@@ -139,6 +151,7 @@ def test_every_flag_of_the_table_in_every_spelling(project: Project) -> None:
         options = options_of(run)
         assert (options["agent"], options["model"], options["driver"], options["preserve"]) == ("scripted", "m1", "tempdir", "none")
         assert (options["timeout"], options["permission_mode"], options["jobs"]) == (33.0, "auto", 3)
+        assert (options["trace_max_bytes"], options["max_duration"], options["backend"]) == (32 << 20, 300.0, "bedrock")
         seen.append({k: v for k, v in options.items() if k != "run_dir"})
     plain = project.run("tasks", *[f"{o.flag}={values[o.name]}" for o in taking], "--codeprobe-json", junit=False)
     plain.run_dir = project.path / "out"
@@ -162,7 +175,8 @@ def test_help_names_every_flag(project: Project) -> None:
             assert all(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", process.stdout) for name in option.cli), option.name
         for name in ("--no-json", "[PATH]...", "Exit codes"):
             assert name in " ".join(process.stdout.split())
-        assert "--dry-run" not in process.stdout  # of what is not built nothing is shown
+        unbuilt = {name for option in OPTIONS if not option.built for name in option.cli if name.startswith("--")}
+        assert not unbuilt & set(re.findall(r"--[a-z-]+", process.stdout))  # of what is not built nothing is shown
 
 
 # ---------------------------------------------------------------- where the output goes
