@@ -184,8 +184,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="off|auto|require|renew",
         settable=True,
         default="off",
-        help="prove with one small task that the agent works before anything else is paid for",
-        built=False,
+        help="prove with one small task that the agent works before anything else is paid for; see docs/canary.md",
     ),
     Option(
         name="capabilities",
@@ -193,7 +192,6 @@ OPTIONS: tuple[Option, ...] = (
         metavar="FILE",
         settable=True,
         help="capability snapshot to hold each session to; made by `codeprobe capabilities`",
-        built=False,
     ),
     Option(
         name="trace-overflow",

@@ -13,6 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pytest_codeprobe.model.result import TrialResult
 
 NAMES = ("event", "envelope", "result")
+ALL = (*NAMES, "capabilities")
 
 
 def shipped(name: str) -> dict[str, Any]:

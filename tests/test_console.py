@@ -131,12 +131,15 @@ def test_every_flag_of_the_table_in_every_spelling(project: Project) -> None:
         "max-duration": "5m",
         "offline-expected-run-duration": "2h",
         "canary": "off",
+        "capabilities": "caps.json",
         "trace-overflow": "fail",
         "trace-max-bytes": "32MiB",
         "trace-budget": "1GiB",
     }
     project.write("experiments/mine.yaml", "")
     project.write("all.toml", "[suite]\n")
+    nothing: dict[str, Any] = {"schema_version": "1", "agent": "claude", "version": None, "model": None, "tools": [], "mcp_servers": []}
+    project.write("caps.json", json.dumps(nothing))
     taking = [o for o in BUILT if o.kind != "flag"]
     assert {o.name for o in taking} <= set(values)
     spellings = max(len(o.cli) for o in taking)

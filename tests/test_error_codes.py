@@ -17,6 +17,7 @@ from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.options import BUILT, spelled
 from tests.code_tables import COMMANDS
 from tests.doors import DOORS, through
+from tests.fake_claude import FakeClaude
 from tests.front_door import Project, Run, scripted
 from tests.schemas import check
 from tests.shell import type_in
@@ -175,6 +176,34 @@ def budget_exceeded(project: Project) -> Run:
     return project.run("tasks", AGENT, JSON, "--codeprobe-max-cost-usd=1", junit=False)
 
 
+def canary(*modes: str, **changes: Any) -> Callable[[Project], Run]:
+    """A run for each mode of --codeprobe-canary; the CLI is another one before the last."""
+
+    def provoke(project: Project) -> Run:
+        claude = FakeClaude(project)
+        claude.task("t")
+        for number, mode in enumerate(modes):
+            claude.install(**(changes if number == len(modes) - 1 else {}))
+            asked = ("tasks", "--codeprobe-agent=claude", f"--codeprobe-canary={mode}", f"--codeprobe-run-dir=run-{number}")
+            run = project.run(*asked, JSON, junit=False)
+        return run
+
+    return provoke
+
+
+def canary_gate_failed(project: Project) -> Run:
+    project.task("t", agent=scripted({"say": "no idea"}), tags=["canary"])
+    return project.run("tasks", AGENT, JSON, junit=False)
+
+
+def capability_drift(project: Project) -> Run:
+    claude = FakeClaude(project)
+    claude.task("t")
+    assert project.codeprobe("capabilities", "--agent", "claude", "--output", "caps.json").code == 0
+    claude.install(tools=("Read",))
+    return project.run("tasks", "--codeprobe-agent=claude", "--codeprobe-capabilities=caps.json", JSON, junit=False)
+
+
 #: every code of the table -> a real run that ends with it
 PROVOKED: dict[str, Callable[[Project], Run]] = {
     "INTERRUPTED": interrupted,
@@ -192,6 +221,11 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "NO_SUITE_MATCH": refused(AGENT, "--codeprobe-suite=nowhere.toml"),
     "OFFLINE_NET_ATTEMPT": offline_net_attempt,
     "BUDGET_EXCEEDED": budget_exceeded,
+    "CANARY_PROOF_REQUIRED": canary("require"),
+    "CANARY_MISMATCH": canary("auto", "auto", version="2.2.0"),
+    "CANARY_PROOF_FAILED": canary("auto", writes=False),
+    "CANARY_GATE_FAILED": canary_gate_failed,
+    "CAPABILITY_DRIFT": capability_drift,
     "AUTH_FAILED": failing("AUTH_FAILED"),
     "SANDBOX_UNAVAILABLE": refused(AGENT, "--codeprobe-driver=docker"),
     "SANDBOX_FAILED": sandbox_failed,

@@ -216,6 +216,8 @@ WRONG = {
     "offline-expected-run-duration": ("soon", "USAGE_ERROR"),
     "max-cost-usd": ("nothing", "USAGE_ERROR"),
     "max-duration": ("10 minutes", "USAGE_ERROR"),
+    "canary": ("maybe", "USAGE_ERROR"),
+    "capabilities": ("nowhere.json", "USAGE_ERROR"),
 }
 ANY_VALUE = {"model"}
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_codeprobe.errors import error_codes
 from pytest_codeprobe.model.result import Status
 from tests.front_door import Project, Run, make_project, scripted
-from tests.schemas import NAMES, check, result_schema, shipped, validator
+from tests.schemas import ALL, NAMES, check, result_schema, shipped, validator
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 USAGE = {"usage": {"model": "m1", "input_tokens": 10, "output_tokens": 5, "cost_usd": 0.25}}
@@ -57,6 +57,11 @@ def spoil(value: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
         yield {k: v for k, v in value.items() if k != key}, f"without {key}"
         yield {**value, key: [[]]}, f"{key} of a wrong type"
     yield {**value, "surplus": 1}, "with a field too many"
+
+
+def test_every_schema_is_sound() -> None:
+    for name in ALL:
+        validator(name)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import click
 
 from pytest_codeprobe import __version__
 from pytest_codeprobe.cli.answers import complain, envelope_line, json_by_environment, open_standard_streams, say
+from pytest_codeprobe.cli.capabilities import capabilities
 from pytest_codeprobe.cli.clean import clean
 from pytest_codeprobe.cli.doctor import doctor
 from pytest_codeprobe.cli.experiment import experiment
@@ -54,6 +55,7 @@ def run(ctx: click.Context, /, paths: tuple[str, ...], **values: Any) -> None:
     ctx.exit(start(_arguments(values, list(paths), rest), [*head, *(["--", *rest] if rest else [])]))
 
 
+group.add_command(capabilities)
 group.add_command(clean)
 group.add_command(doctor)
 group.add_command(experiment)

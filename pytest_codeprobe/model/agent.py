@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
@@ -19,6 +19,8 @@ from pytest_codeprobe.model.result import AgentInfo, Usage
 from pytest_codeprobe.model.transcript import Transcript
 
 if TYPE_CHECKING:
+    from pytest_codeprobe.model.capabilities import Capabilities
+    from pytest_codeprobe.model.config import AgentConfig
     from pytest_codeprobe.model.context import Context
     from pytest_codeprobe.model.network import Endpoint
     from pytest_codeprobe.model.sandbox import ProcessExit, Sandbox
@@ -77,6 +79,7 @@ class SessionEnd:
     remediation: str | None = None
     retry_after: float | None = None  #: seconds, from the provider
     limit: str | None = None  #: a limit that the CLI itself held: max_turns, max_usd
+    detail: Mapping[str, Any] = field(default_factory=dict)  #: of the error, JSON values
 
 
 class SessionParser(ABC):
@@ -120,6 +123,10 @@ class SessionParser(ABC):
     def transcript(self) -> Transcript:
         """Everything as ATIF; called once, after end()."""
 
+    def capabilities(self) -> Capabilities | None:
+        """What the session said at its start that it can use; None as long as it has said nothing, and of agents that never do."""
+        return None
+
     @property
     @abstractmethod
     def warnings(self) -> Sequence[str]:
@@ -143,6 +150,8 @@ class Agent(ABC):
     supports: ClassVar[frozenset[str]] = frozenset()  #: names of AgentConfig fields that it honours (beside type, env)
     permission_modes: ClassVar[tuple[str, ...]] = ("auto",)
     tool_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}  #: neutral tool name -> the CLI's own
+    #: variable that says where its model is asked; with it the CLI can be started without cost, to say what it can use. None: it can't
+    endpoint_variable: ClassVar[str | None] = None
     table: ClassVar[type[BaseModel] | None] = None  #: the model of the agent's own table in AgentConfig
     install_hint: ClassVar[str] = ""  #: how to get the CLI, a sentence
 
@@ -181,6 +190,14 @@ class Agent(ABC):
     def find(self, context: Context) -> str | None:
         """Absolute path of its CLI."""
         return None
+
+    def takes_away(self, config: AgentConfig, tool: str) -> bool:
+        """Whether a task's own lists keep this tool (in the CLI's own name) from being offered."""
+        allowed = None if config.allowed_tools is None else self._own_names(config.allowed_tools)
+        return (allowed is not None and tool not in allowed) or tool in self._own_names(config.disallowed_tools or ())
+
+    def _own_names(self, names: Sequence[str]) -> frozenset[str]:
+        return frozenset(own for name in names for own in self.tool_names.get(name, (name,)))
 
     @abstractmethod
     def command(self, request: SessionRequest) -> SessionCommand | None:

@@ -16,6 +16,7 @@ from pytest_codeprobe.text import Redactor
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.agent import Agent
+    from pytest_codeprobe.model.capabilities import Capabilities
     from pytest_codeprobe.model.criterion import Criterion
     from pytest_codeprobe.model.prices import Prices
     from pytest_codeprobe.model.sandbox import Driver, ProcessStarter
@@ -177,6 +178,14 @@ def _list_prices() -> Prices:
     return list_prices()
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A capability snapshot that sessions are held to."""
+
+    path: str  #: as the user named it
+    content: Capabilities
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """One for each process of a run."""
@@ -196,6 +205,7 @@ class Context:
     worker: str = "main"
     prices: Prices = field(default_factory=_list_prices)
     ledger: Ledger | None = None  #: None: the run has no budget
+    snapshot: Snapshot | None = None
     scratch: Path | None = None  #: folder for the trials' private folders; None: the system's temporary folder
     random: random.Random = field(default_factory=random.Random)
     network: Network = field(default_factory=Unheld)  #: holds trials to where they may go

@@ -30,7 +30,20 @@ __all__ = ["codeprobe_sandbox", "codeprobe_score", "codeprobe_session", "codepro
 MARKER = "codeprobe(task, tag): a trial of a coding agent; on a Python test `task` names the task file that its fixtures run"
 #: flags that say that the run is about tasks, and are checked before anything is collected
 _ABOUT_TASKS = frozenset(
-    {"agent", "model", "driver", "run-dir", "timeout", "permission-mode", "preserve", "dry-run", "suite", "experiment"}
+    {
+        "agent",
+        "model",
+        "driver",
+        "run-dir",
+        "timeout",
+        "permission-mode",
+        "preserve",
+        "dry-run",
+        "suite",
+        "experiment",
+        "canary",
+        "capabilities",
+    }
 )
 DISCOVERY = pytest.StashKey["Discovery"]()
 YAML_FOLDERS = pytest.StashKey[dict[Path, bool]]()
@@ -57,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--codeprobe-console", default=None, dest="codeprobe_console", help=argparse.SUPPRESS)
     group.addoption("--codeprobe-doctor-probe", action="store_true", dest="codeprobe_doctor_probe", help=argparse.SUPPRESS)
     group.addoption("--codeprobe-stdout", default=None, dest="codeprobe_stdout", help=argparse.SUPPRESS)  # a descriptor
+    group.addoption("--codeprobe-record-capabilities", default=None, dest="codeprobe_record_capabilities", help=argparse.SUPPRESS)
     for ini in INIS:
         parser.addini(ini.name, ini.help, type=ini.type, default=ini.default)
 
@@ -77,6 +91,10 @@ def _in_worker() -> bool:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Before xdist makes workers."""
     config.stash[SPREAD] = settle(config)
+    if config.option.codeprobe_record_capabilities is not None:
+        from pytest_codeprobe.plugin.capabilities import record
+
+        return record(config)
     if not config.option.codeprobe_doctor:
         return None
     from pytest_codeprobe.plugin.doctor import doctor

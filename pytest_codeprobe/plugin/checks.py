@@ -14,6 +14,7 @@ from pytest_codeprobe.sandboxes.openfiles import make_room
 from pytest_codeprobe.tasks.availability import check_driver
 
 if TYPE_CHECKING:
+    from pytest_codeprobe.model.context import Snapshot
     from pytest_codeprobe.plugin.live import Live
 
 
@@ -35,10 +36,21 @@ def check_options(live: Live) -> None:
         _ = live.experiment.chosen
         if options.suite is not None:
             suite_of(live.config)
+        named_snapshot(live)
         if options.run_dir is not None and not live.state.no_plan:
             prepare_place(live.state.run_dir, default_place=False)
     except CodeprobeError as error:
         raise refused(error, live.config) from error
+
+
+def named_snapshot(live: Live) -> Snapshot | None:
+    """The capability snapshot that sessions are held to. CodeprobeError where it can't be used."""
+    given = live.state.options.capabilities
+    if given is None:
+        return None
+    from pytest_codeprobe.run.capabilities import read_snapshot
+
+    return read_snapshot(given, (live.config.invocation_params.dir, live.config.rootpath))
 
 
 def refuse_other_hosts(live: Live) -> None:

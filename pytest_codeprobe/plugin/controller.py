@@ -18,7 +18,10 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
 from pytest_codeprobe.plugin.budget import Budget
+from pytest_codeprobe.plugin.canary import BuiltInCanary
+from pytest_codeprobe.plugin.checks import named_snapshot
 from pytest_codeprobe.plugin.ending import Ending
+from pytest_codeprobe.plugin.gate import Gate
 from pytest_codeprobe.plugin.logs import Logs
 from pytest_codeprobe.plugin.offline import check_offline
 from pytest_codeprobe.plugin.refusal import as_error, refusal_in, refusal_line, refused
@@ -47,6 +50,8 @@ class Controller:
         self.trace = TraceBudget(live, self.book)
         self.logs = Logs(live, self.book)
         self.budget = Budget(live, self.book)
+        self.gate = Gate(live, self.book)
+        self.canary = self.ending.canary = BuiltInCanary(live, self.book)
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
         self._closed = self._interrupt_told = False
         self._done = threading.Event()
@@ -67,12 +72,16 @@ class Controller:
         self.logs.begin()
         self._check_agents()
         check_offline(self.live, self.book.plan.values())
+        self.canary.examine()
         self.budget.begin()
         if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
         self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
+        self.gate.planned()
         self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
         self._follower.start()
+        self.canary.run()
+        self.ending.raised += [self.canary.failure] if self.canary.failure is not None else []
 
     def _check_agents(self) -> None:
         """Refuse before anything is paid: an agent of the plan whose CLI or credentials are missing here, and to pay for all twice."""
@@ -80,6 +89,10 @@ class Controller:
             error = CodeprobeError(
                 "USAGE_ERROR", "--dist each would run every task in every worker", remediation="Use --dist load, or leave --dist out."
             )
+            raise refused(error, self.config) from error
+        try:
+            named_snapshot(self.live)
+        except CodeprobeError as error:
             raise refused(error, self.config) from error
         declared: dict[str, frozenset[str]] = {}
         for trial in self.book.plan.values():
@@ -109,6 +122,7 @@ class Controller:
             self._tell_interrupt()
             self.trace.look()
             self.budget.look()
+            self.gate.look()
             self.look()
             if not (self.state.xdist and interrupts.count and not self.book.open):
                 idle_since = 0.0
@@ -163,6 +177,10 @@ class Controller:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.book.opened(nodeid)
+        self.gate.moved(1)
+
+    def pytest_runtest_logfinish(self) -> None:
+        self.gate.moved(-1)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
@@ -196,6 +214,7 @@ class Controller:
             self.book.event("trial_retried", node_id=record.node_id, **again)
         else:
             self.book.finish(record, expected=hasattr(report, "wasxfail") and record.status == "failed")
+            self.gate.finished(record.node_id)
             self.logs.trial(record.node_id)
 
     @pytest.hookimpl(optionalhook=True)
@@ -228,6 +247,7 @@ class Controller:
     def _crashed(self, crashitem: str, report: pytest.TestReport) -> None:
         worker = str(getattr(getattr(report, "node", None), "gateway", None) and report.node.gateway.id)
         self.book.drain(worker)
+        self.gate.moved(-1)
         if crashitem in self.book.final:  # died in teardown, which only deletes: never a second outcome
             report.when, report.outcome, report.longrepr = "teardown", "passed", None
             return
@@ -236,7 +256,8 @@ class Controller:
             self.book.started.setdefault(crashitem, 1)
             record = self.book.lost(crashitem, worker, "error", f"worker {worker} died in this trial", code="WORKER_DIED")
         report.when = "call" if record.status in VERDICTS else "setup"
-        expected = self.book.plan[crashitem].xfail
+        planned = self.book.plan[crashitem]
+        expected = planned.xfail or ("expect: fail" if planned.expect == "fail" else None)
         if record.status == "passed":
             report.outcome, report.longrepr = "passed", None
         elif record.status == "failed" and expected is not None:

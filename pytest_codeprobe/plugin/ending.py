@@ -14,14 +14,18 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.result import DRY_RUN
 from pytest_codeprobe.options import spelled
+from pytest_codeprobe.plugin.gate import gate_error
 from pytest_codeprobe.plugin.refusal import as_error, called, stop_text
 from pytest_codeprobe.run.book import Final, RunBook
 from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
 from pytest_codeprobe.run.exit_code import Happened, exit_code
+from pytest_codeprobe.run.plan import CANARY
 from pytest_codeprobe.run.remedy import addressed, next_steps
 from pytest_codeprobe.text import json_line
 
 if TYPE_CHECKING:
+    from pytest_codeprobe.model.result import Usage
+    from pytest_codeprobe.plugin.canary import BuiltInCanary
     from pytest_codeprobe.plugin.live import Live
 
 
@@ -35,6 +39,7 @@ class Ending:
         self.task_errors: list[CodeprobeError] = []
         self.raised: list[CodeprobeError] = []  #: of the run as a whole, while trials ran
         self.warnings: list[str] = []
+        self.canary: BuiltInCanary | None = None
         self.internal = False
         self.stop: BaseException | None = None  #: what ended pytest's loop
         self.refused: CodeprobeError | None = None
@@ -48,6 +53,8 @@ class Ending:
             return "refused"
         if self.live.stops.is_raised("maxfail") or self.stopped_by_count():
             return "maxfail"
+        if self.live.stops.is_raised(CANARY):
+            return "canary"
         return "interrupted" if isinstance(self.stop, KeyboardInterrupt | pytest.exit.Exception) else "stopped"
 
     def stopped_by_count(self) -> bool:
@@ -116,8 +123,15 @@ class Ending:
             found.append(entry(why))
         if self.book.trouble is not None:
             found.append(entry(self.book.trouble))
-        found.extend(map(entry, self.raised))
-        return found + trial_errors(self.finals())
+        return [*found, *map(entry, self.raised), *map(entry, self.fallen_gates()), *trial_errors(self.finals())]
+
+    def beside(self) -> list[Usage]:
+        """What was used beside the trials, and is paid for as they are."""
+        return self.canary.usages() if self.canary is not None else []
+
+    def fallen_gates(self) -> list[CodeprobeError]:
+        """CANARY_GATE_FAILED for each canary whose verdict is another than it declares."""
+        return [gate_error(f, self.book.plan[f.node_id].expect, self.live.shown_run_dir()) for f in self.finals() if f.gate == "fell"]
 
     @functools.cached_property
     def estimate(self) -> dict[str, Any] | None:
@@ -179,6 +193,8 @@ class Ending:
             warnings=[spelled(w, console=invocation.console) for w in warnings],
             next_steps=next_steps(self.finals(), errors, code, invocation, self._trials_folder()),
             estimate=self.estimate,
+            canary=self.canary.as_json() if self.canary is not None else None,
+            beside=self.beside(),
         )
         return json_line(envelope(self.finals(), errors, facts))
 

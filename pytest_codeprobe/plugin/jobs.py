@@ -21,14 +21,14 @@ from pytest_codeprobe.model.result import TrialResult
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.plugin.ahead import Ahead, fixture_definitions
 from pytest_codeprobe.plugin.collect import TaskItem, Unmet
-from pytest_codeprobe.plugin.marked import MARKED
+from pytest_codeprobe.plugin.gate import is_canary
+from pytest_codeprobe.plugin.marked import MARKED, holder_of
 from pytest_codeprobe.plugin.protocol import close_run
 from pytest_codeprobe.trial.engine import ThreadEngine
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
 
-FIRST = "canary"  #: tasks of this tag go before all others
 _LOOK = 0.25  #: seconds between two looks at what pytest or a signal wants while nothing ends
 
 
@@ -68,7 +68,7 @@ class Jobs:
                 forced[item.nodeid] = reason
             elif item.stash.get(MARKED, None) is not None:
                 forced[item.nodeid] = "a Python test with a task"
-        return sorted(ahead, key=lambda item: FIRST not in item.head.tags), forced
+        return ahead, forced
 
 
 def _said(jobs: int, forced: dict[str, str]) -> str:
@@ -100,7 +100,9 @@ class _Loop:
     def __init__(self, live: Live, session: pytest.Session, ahead: Sequence[TaskItem]) -> None:
         self._live, self._session = live, session
         self._ahead = {item.node_id: item for item in ahead}
-        self._waiting = iter(ahead)  #: not submitted yet: their trials are text until then
+        self._waiting = collections.deque(ahead)  #: not submitted yet: their trials are text until then
+        self._untold = len(ahead)
+        self._canaries = sum(map(is_canary, map(holder_of, session.items)))  #: pytest knows nothing of yet: no other trial begins
         self._submitting = threading.Lock()
         self._blocks = collections.deque(_blocks(session.items, set(ahead)))
         self._left = len(session.items)
@@ -161,12 +163,10 @@ class _Loop:
                         live.deleter = None
 
     def _trials(self) -> None:
-        waiting = len(self._ahead)
-        for _ in range(2 * self._live.jobs):  # each that begins submits one more
-            self._submit_next()
+        self._submit_first()
         told = 0  #: since the last block
-        while waiting or self._blocks:
-            at_its_place = bool(self._blocks) and self._blocks[0].place <= self._started
+        while self._untold or self._blocks:
+            at_its_place = bool(self._blocks) and self._blocks[0].place <= self._started and not self._must_wait(self._blocks[0])
             ready = at_its_place and self._has_room(self._blocks[0])
             try:
                 if ready and told >= self._live.jobs:
@@ -182,7 +182,7 @@ class _Loop:
             if done is None:
                 self._started += 1
             else:
-                waiting, told = waiting - 1, told + 1
+                told += 1
                 if not done.ahead:  # no thread took it, and so none has submitted the next one
                     self._submit_next()
                 self._protocol(done, None)
@@ -193,11 +193,19 @@ class _Loop:
         """Whether the block can begin: what runs a trial of its own needs a slot, and has it from here on."""
         return not any(map(self._live.needs_slot, block.items)) or self._engine.slots.try_first()
 
+    def _must_wait(self, block: _Block) -> bool:
+        """Whether the block holds a trial, and canaries are still to come or to end."""
+        return self._canaries > 0 and any(map(self._live.needs_slot, block.items)) and not any(is_canary(holder_of(i)) for i in block.items)
+
+    def _submit_first(self) -> None:
+        for _ in range(2 * self._live.jobs):  # each that begins submits one more
+            self._submit_next()
+
     def _submit_next(self) -> None:
         with self._submitting:  # to the end, or the next one could come first
-            item = next(self._waiting, None)
-            if item is None:
+            if not self._waiting or (self._canaries and not is_canary(self._waiting[0])):
                 return
+            item = self._waiting.popleft()
             try:
                 self._engine.submit(item.trial).add_done_callback(_Callback(self._done, item))
             except Exception:  # noqa: BLE001  # it is raised again in the item's own set-up
@@ -219,16 +227,20 @@ class _Loop:
             following = self._any_next
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         self._look()
-        if isinstance(item, TaskItem):
-            self._told(item)
+        self._told(item)
 
-    def _told(self, item: TaskItem) -> None:
+    def _told(self, item: pytest.Item) -> None:
         """pytest knows of it, and goes on."""
-        if item.node_id in self._ahead:
+        if isinstance(item, TaskItem) and item.node_id in self._ahead:
+            self._untold -= 1
             self._engine.slots.told()
-        if item.holds:
+        if isinstance(item, TaskItem) and item.holds:
             item.holds = False
             self._engine.slots.go_on()
+        if is_canary(holder_of(item)):
+            self._canaries -= 1
+            if not self._canaries:
+                self._submit_first()
 
     def _look(self) -> None:
         """As pytest's own loop does after each item."""
@@ -239,13 +251,15 @@ class _Loop:
 
     def _tell_rest(self) -> None:
         """Report trials that are over without their fixtures. What they cost is paid, so pytest is told what became of them."""
-        over: list[TaskItem] = []
+        over, not_begun = list[TaskItem](), list[TaskItem]()
         with contextlib.suppress(queue.Empty):
             while True:
                 if (item := self._done.get_nowait()) is None:
                     self._started += 1
-                elif item.run is not None:
-                    over.append(item)
+                else:
+                    (not_begun if item.run is None else over).append(item)
+        for item in not_begun:
+            self._done.put(item)  # for its own set-up, should there be one
         for item in over:
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for item in over:

@@ -221,6 +221,7 @@ class Live:
     def context(self) -> Context:
         """What trials need from outside."""
         from pytest_codeprobe.plugin.budget import ledger_of
+        from pytest_codeprobe.plugin.checks import named_snapshot
 
         environ = dict(os.environ)
         return Context(
@@ -238,6 +239,7 @@ class Live:
             python=sys.executable,
             ledger=ledger_of(self),
             worker=self.state.worker_id,
+            snapshot=named_snapshot(self),
             scratch=Path(tempfile.gettempdir()),
             network=network_of(self),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -45,12 +46,22 @@ class Marked:
         """Of the task."""
         return self.trial.skip
 
+    @property
+    def tags(self) -> Sequence[str]:
+        """Of the task."""
+        return self.trial.tags
+
     def make_trial(self) -> Trial:
         """What is to run."""
         return self.trial
 
 
 MARKED = pytest.StashKey[Marked]()
+
+
+def holder_of(item: pytest.Item) -> TaskItem | Marked | None:
+    """What stands for the trial that an item runs; None for an ordinary test."""
+    return item if isinstance(item, TaskItem) else item.stash.get(MARKED, None)
 
 
 def mark_tests(live: Live, session: pytest.Session) -> None:

@@ -18,7 +18,8 @@ from pytest_codeprobe.plugin.ahead import FIXTURE_MODULE, OURS, fixture_definiti
 from pytest_codeprobe.plugin.checks import refuse_what_cannot_run
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
 from pytest_codeprobe.plugin.failure import failure_text, harness_text, told
-from pytest_codeprobe.plugin.marked import MARKED, Marked, mark_tests, redact_report
+from pytest_codeprobe.plugin.gate import canaries_first, is_canary, wait_for_canaries
+from pytest_codeprobe.plugin.marked import MARKED, Marked, holder_of, mark_tests, redact_report
 from pytest_codeprobe.plugin.refusal import refusal_in, usage_of
 from pytest_codeprobe.plugin.timeouts import deadline, ignored
 from pytest_codeprobe.text import one_line
@@ -41,7 +42,7 @@ class TrialProtocol:
 
     def __init__(self, live: Live) -> None:
         self.live, self.state = live, live.state
-        self._told = 0  #: how many of our warnings the controller knows
+        self._told, self._waits = 0, False  #: our warnings that the controller knows; other workers may run canaries, which come first
         self._refusal: BaseException | None = None  #: what ended this process's session, where that is no error in flight at its end
 
     # ---- the plan
@@ -52,14 +53,16 @@ class TrialProtocol:
         if sys.exc_info()[1] is not None:
             return  # pytest calls this in a finally: what an interrupted collection has found so far is no plan
         mark_tests(self.live, session)
+        session.items[:] = canaries_first(session.items)
         broken = self.live.broken = bool(session.testsfailed) and not session.config.option.continue_on_collection_errors
-        found = [_holder(item) for item in session.items]
-        trials = [t for t in found if isinstance(t, TaskItem)] + [t for t in found if isinstance(t, Marked)]
+        found: list[TaskItem | Marked] = [holder for item in session.items if (holder := holder_of(item)) is not None]
+        trials = sorted(found, key=lambda holder: isinstance(holder, Marked))  # task items first
         if not broken:
             refuse_what_cannot_run(self.live, trials)
         if self.state.no_plan or broken:
             return
         self.live.stops.expected = self.live.publish_plan(trials)
+        self._waits = self.state.worker and any(is_canary(t) and self.live.chosen(t) and t.skip_reason is None for t in trials)
         if self.live.controller is not None:
             self.live.controller.planned()
 
@@ -68,19 +71,21 @@ class TrialProtocol:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Signals only raise the flag from the first stage of a task to its report."""
         interrupts = self.live.interrupts
-        if _holder(item) is None:
+        if holder_of(item) is None:
             interrupts.ordinary = True
             try:
                 return (yield)
             finally:
                 interrupts.ordinary = False
         with interrupts.held():
+            if self._waits and not is_canary(holder_of(item)):
+                self._waits = wait_for_canaries(self.live)
             try:
                 result = yield
             finally:
                 if self.live.engine is not None:
                     self.live.engine.slots.give_first()
-                if (holder := _holder(item)) is not None:
+                if (holder := holder_of(item)) is not None:
                     holder.earlier = ()  # no rerun will follow
                 # pytest-rerunfailures keeps each failure with all its frames, and in those are the session's transcripts
                 vars(item).pop("_rerun_condition_excinfos", None)
@@ -91,7 +96,7 @@ class TrialProtocol:
     @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")
     def pytest_codeprobe_never_start(self, item: pytest.Item) -> None:
         """Not in the wrapper below: one that raises before its yield breaks pytest's own teardown."""
-        holder = _holder(item)
+        holder = holder_of(item)
         if holder is None:
             return
         if self.state.no_start:
@@ -105,7 +110,7 @@ class TrialProtocol:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Set-up phase of a task: whatever stage was reached and whatever was raised, finish() makes the record."""
         __tracebackhide__ = True
-        if _holder(item) is None:
+        if holder_of(item) is None:
             return (yield)
         run = self._run_ahead(item) or self.new_run(item)
         try:
@@ -180,7 +185,7 @@ class TrialProtocol:
 
         With it the run: pytest keeps its items to the end, and thousands of transcripts would stay in memory.
         """
-        holder, run = _holder(item), _run_of(item)
+        holder, run = holder_of(item), _run_of(item)
         if holder is None or run is None:
             return
         holder.earlier, holder.run, holder.record = run.attempts, None, None
@@ -208,7 +213,7 @@ class TrialProtocol:
         """The record goes on exactly one report: set-up's for error, skipped and not_run, the call's for a verdict."""
         report = yield
         run = _run_of(item)
-        if _holder(item) is not None:
+        if holder_of(item) is not None:
             _place_skip(item, report)
         record = _record_of(item)
         if run is not None and record is not None:
@@ -253,7 +258,7 @@ class TrialProtocol:
 
     def new_run(self, item: pytest.Item) -> TrialRun:
         """A new life of the trial; a rerun of pytest-rerunfailures uses the same item again and is a further attempt."""
-        holder = _holder(item)
+        holder = holder_of(item)
         assert holder is not None
         earlier = holder.earlier
         seconds = deadline(item)
@@ -302,22 +307,18 @@ class TrialProtocol:
             output["codeprobe"] = json.dumps({"usage": usage_of(error), "warnings": self.live.warnings, **self.live.collected()})
 
 
-def _holder(item: pytest.Item) -> TaskItem | Marked | None:
-    return item if isinstance(item, TaskItem) else item.stash.get(MARKED, None)
-
-
 def _run_of(item: pytest.Item) -> TrialRun | None:
-    holder = _holder(item)
+    holder = holder_of(item)
     return holder.run if holder is not None else None
 
 
 def _record_of(item: pytest.Item) -> TrialResult | None:
-    holder = _holder(item)
+    holder = holder_of(item)
     return holder.record if holder is not None else None
 
 
 def _note(item: pytest.Item, record: TrialResult) -> TrialResult:
-    holder = _holder(item)
+    holder = holder_of(item)
     assert holder is not None
     holder.record = record
     return record

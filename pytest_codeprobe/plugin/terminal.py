@@ -119,19 +119,22 @@ class Terminal:
             if errors:
                 rate += f", {passed / (len(verdicts) + errors):.0%} with errors as misses ({passed}/{len(verdicts) + errors})"
             yield rate
-        cost, complete = run_money(finals)
-        known = {k: v for k, v in tokens(finals).items() if v}
+        assert self.live.controller is not None
+        ending = self.live.controller.ending
+        cost, complete = run_money(finals, ending.beside())
+        known = {k: v for k, v in tokens(finals, ending.beside()).items() if v}
         spent = f"cost {money(cost)}" + ("" if complete or cost is None else " and more: the cost of some trials is unknown")
         if known:
             spent += ", tokens: " + ", ".join(f"{v:,} {k.removesuffix('_tokens').replace('_', ' ')}" for k, v in known.items())
-        if any(f.attempts for f in finals):  # else there was nothing to pay for
+        if ending.beside() or any(f.attempts for f in finals):  # else there was nothing to pay for
             yield spent
         slowest = sorted((f for f in finals if f.duration_seconds and f.attempts), key=lambda f: -(f.duration_seconds or 0))[:_SHOWN]
         if slowest:
             yield "slowest: " + ", ".join(f"{f.task_id} {f.duration_seconds:.1f} s" for f in slowest)
-        controller = self.live.controller
-        assert controller is not None
-        for error in controller.ending.raised:
+        for error in ending.raised:
             yield f"{error.code}: {one_line(error.message, 400)}"
+        for fallen in ending.fallen_gates():
+            yield f"error: {fallen.code}: {one_line(fallen.message, 200)}"
+        yield from self.live.controller.canary.lines()
         for final in [f for f in finals if f.status == "error"][:10]:
             yield f"error: {final.node_id}: {final.code}: {one_line(final.reason or '', 160)}"

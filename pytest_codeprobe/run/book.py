@@ -23,7 +23,7 @@ from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Clock
 from pytest_codeprobe.model.result import VERDICTS, AgentInfo, Attempt, TrialResult, Usage
 from pytest_codeprobe.run.folder import RunFolder
-from pytest_codeprobe.run.plan import PlannedTrial
+from pytest_codeprobe.run.plan import Gate, PlannedTrial
 from pytest_codeprobe.run.spool import spooled
 from pytest_codeprobe.text import json_line
 
@@ -59,6 +59,7 @@ class Final:
     folder: str | None
     warnings: tuple[str, ...]
     at: str
+    gate: Gate | None = None  #: of a task tagged `canary`; None for all others, and where it was not run
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +205,9 @@ class RunBook:
     def event(self, event: str, **fields: Any) -> None:
         """Publish an event of the run itself, or of a trial where `node_id` is given."""
         with self._lock:
-            if self._events is None:
-                return
-            if "node_id" in fields:
+            if self._events is not None and "node_id" in fields:
                 self._write_trial(event, fields)
-            else:
+            elif self._events is not None:
                 self._events.write(event, **fields)
 
     # ---- final records
@@ -221,12 +220,11 @@ class RunBook:
         with self._lock:
             if result.node_id in self.final or result.node_id not in self.plan:
                 return
-            final = self._slim(final_of(result, expected))
+            final = self._slim(final_of(result, expected, self.plan[result.node_id].gate(result.status)))
             self.final[final.node_id] = final
             self.open.pop(result.node_id, None)
             self._statuses[final.status] += 1
-            if final.cost_usd is not None:
-                self._cost = (self._cost or 0.0) + final.cost_usd
+            self.paid(final.cost_usd)
             self._write_trial(
                 "trial_finished",
                 {
@@ -255,6 +253,11 @@ class RunBook:
             if (text := getattr(final, name)) is not None:
                 same[name] = sys.intern(text)
         return dataclasses.replace(final, **same, usage=self._usages.setdefault(final.usage, final.usage))
+
+    def paid(self, cost_usd: float | None) -> None:
+        """What a trial, or something beside the trials, has cost."""
+        with self._lock:
+            self._cost = self._cost if cost_usd is None else (self._cost or 0.0) + cost_usd
 
     def progress(self) -> Progress:
         """The figures of this moment; costs the same however many trials there are."""
@@ -355,7 +358,7 @@ class RunBook:
                 folder.rmdir()
 
 
-def final_of(result: TrialResult, expected: bool = False) -> Final:
+def final_of(result: TrialResult, expected: bool = False, gate: Gate | None = None) -> Final:
     """The slim form of a record that the controller keeps."""
     agent = result.agent
     return Final(
@@ -365,7 +368,7 @@ def final_of(result: TrialResult, expected: bool = False) -> Final:
         row_id=result.row_id,
         repeat=result.repeat,
         status=result.status,
-        expected=expected,
+        expected=expected or (gate == "held" and result.status == "failed"),
         reason=result.reason,
         code=result.code,
         remediation=result.remediation,
@@ -383,4 +386,5 @@ def final_of(result: TrialResult, expected: bool = False) -> Final:
         folder=result.folder,
         warnings=result.warnings,
         at=result.ended_at,
+        gate=gate,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_codeprobe.errors import CodeprobeError, error_codes
-from pytest_codeprobe.model.result import VERDICTS
+from pytest_codeprobe.model.result import VERDICTS, Usage
 from pytest_codeprobe.run.book import Final
 
 _LISTED = 20  #: of each list in a detail
@@ -47,7 +47,7 @@ def entry(error: CodeprobeError) -> ErrorEntry:
 
 
 def trial_errors(finals: Iterable[Final]) -> list[ErrorEntry]:
-    """One line for each code, over the trials that ended with it."""
+    """One line for each code, over the trials that ended with it; its message is that of the first."""
     found: dict[str, ErrorEntry] = {}
     for final in finals:
         if final.status != "error" or final.code is None:
@@ -61,8 +61,8 @@ def trial_errors(finals: Iterable[Final]) -> list[ErrorEntry]:
             line.detail["trials"].append(final.node_id)
         for name, value in final.detail.items():  # the first trial's word stands, and lists are put together
             if isinstance(value, list):
-                room = _LISTED - len(line.detail.setdefault(name, []))
-                line.detail[name].extend(value[: max(0, room)])
+                known = line.detail.setdefault(name, [])
+                known.extend([v for v in value if v not in known][: max(0, _LISTED - len(known))])
             else:
                 line.detail.setdefault(name, value)
     return list(found.values())
@@ -88,20 +88,23 @@ def pass_rate(finals: Iterable[Final]) -> float | None:
     return sum(verdicts) / len(verdicts) if verdicts else None
 
 
-def money(finals: Sequence[Final]) -> tuple[float | None, bool]:
-    """The sum of known costs (None if nothing is known), and whether every trial that began has a known cost."""
-    began = [f for f in finals if f.attempts]
-    known = [f.cost_usd for f in began if f.cost_usd is not None]
-    return (round(sum(known), 6) if known else None), len(known) == len(began)
+def money(finals: Iterable[Final], beside: Sequence[Usage] = ()) -> tuple[float | None, bool]:
+    """The sum of known costs (None if nothing is known), and whether every trial that began has a known cost.
+
+    `beside`: of what was run beside the trials.
+    """
+    costs = [*(f.cost_usd for f in finals if f.attempts), *(u.cost_usd for u in beside)]
+    known = [cost for cost in costs if cost is not None]
+    return (round(sum(known), 6) if known else None), len(known) == len(costs)
 
 
-def tokens(finals: Iterable[Final]) -> dict[str, int | None]:
+def tokens(finals: Iterable[Final], beside: Sequence[Usage] = ()) -> dict[str, int | None]:
     """Sums of known tokens by kind; None for a kind that no trial knows."""
     names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
     out: dict[str, int | None] = {}
-    began = [f for f in finals if f.attempts]
+    used = [*(f.usage for f in finals if f.attempts), *beside]
     for name in names:
-        known = [n for f in began if (n := getattr(f.usage, name)) is not None]
+        known = [n for usage in used if (n := getattr(usage, name)) is not None]
         out[name] = sum(known) if known else None
     return out
 
@@ -157,11 +160,13 @@ class RunFacts:
     warnings: Sequence[str]
     next_steps: Sequence[Mapping[str, Any]]
     estimate: Mapping[str, Any] | None = None  #: of a dry run
+    canary: Mapping[str, Any] | None = None
+    beside: Sequence[Usage] = ()  #: what was used beside the trials
 
 
 def envelope(finals: Sequence[Final], errors: Sequence[ErrorEntry], facts: RunFacts) -> dict[str, Any]:
     """The envelope of a run."""
-    cost, complete = money(finals)
+    cost, complete = money(finals, facts.beside)
     used = agents(finals)
     variants = sorted({f.variant_id or "default" for f in finals})
     data = {
@@ -175,14 +180,14 @@ def envelope(finals: Sequence[Final], errors: Sequence[ErrorEntry], facts: RunFa
         "pass_rate": pass_rate(finals),
         "cost_usd": cost,
         "cost_complete": complete,
-        "tokens": tokens(finals),
+        "tokens": tokens(finals, facts.beside),
         "duration_seconds": facts.duration_seconds,
         "started_at": facts.started_at,
         "ended_at": facts.ended_at,
         "results": [result_line(f) for f in finals],
         "variants": [_variant(v, [f for f in finals if (f.variant_id or "default") == v]) for v in variants],
         "suites": [],
-        "canary": None,
+        "canary": dict(facts.canary) if facts.canary is not None else None,
         "gates": [],
         "ordinary_tests": dict(facts.ordinary),
         **({"estimate": dict(facts.estimate)} if facts.estimate is not None else {}),

@@ -31,7 +31,7 @@ class Happened:
 def exit_code(finals: Iterable[Final], happened: Happened) -> int:
     """spec codes.md, "Exit codes": the first line that applies."""
     finals = list(finals)
-    counting = [f for f in finals if not f.expected]
+    counting = [f for f in finals if not f.expected and f.gate is None]
     failed = any(f.status == "failed" for f in counting) or happened.ordinary_failed > 0
     if happened.internal_error or happened.pytest_status == 3:
         return 3
@@ -45,7 +45,7 @@ def exit_code(finals: Iterable[Final], happened: Happened) -> int:
         return 1
     if happened.task_errors:
         return 4
-    if happened.lost_output or happened.raised or any(f.status in ("error", "not_run") for f in finals):
+    if happened.lost_output or happened.raised or any(f.status in ("error", "not_run") or f.gate == "fell" for f in finals):
         return 6
     ran = any(f.status in VERDICTS or (happened.dry_run and f.reason == DRY_RUN) for f in finals) or happened.ordinary_passed > 0
     return 0 if ran else 5

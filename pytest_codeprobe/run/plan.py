@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from pytest_codeprobe.model.base import Model
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.options import RunOptions
+
+Gate = Literal["held", "fell"]
+CANARY = "canary"  #: the tag of tasks that go first and decide whether anything else starts
 
 
 class PlannedTrial(Model):
@@ -31,6 +34,17 @@ class PlannedTrial(Model):
     marked: bool = False
     xfail: str | None = None  #: the task's own reason
     starts: bool = True  #: False: it is known to be skipped
+
+    @property
+    def is_canary(self) -> bool:
+        """Whether the rest waits for its verdict."""
+        return CANARY in self.tags
+
+    def gate(self, status: str) -> Gate | None:
+        """What a final status means for the rest; None for other trials, and for a canary that was not run."""
+        if not self.is_canary or status in ("skipped", "not_run"):
+            return None
+        return "held" if status == {"pass": "passed", "fail": "failed"}.get(self.expect) else "fell"
 
 
 def planned(trial: Trial, *, starts: bool = True) -> PlannedTrial:

@@ -45,7 +45,6 @@ def of_task(task: Task) -> Found:
         "repeats": task.repeats > 1,
         "min_passes": task.min_passes is not None,
         "gateway": task.gateway != "auto",
-        "expect": task.expect != "pass",
         "dialect": task.dialect != "native",
         "expected_commands": task.expected_commands is not None,
     }

@@ -33,6 +33,7 @@ class Head(NamedTuple):
     fixtures: list[str]
     skip: str | None  #: reason
     xfail: str | None  #: reason
+    expect: str = "pass"  #: `fail`: of a task tagged `canary` that must fail
 
 
 class Fault(NamedTuple):
@@ -93,4 +94,4 @@ def metadata_of(text: Text) -> Mapping[str, Any]:
 
 def head_of(trial: Trial, fixtures: tuple[str, ...]) -> Head:
     """The head of a trial whose node id is no more than its name."""
-    return Head(trial.node_id, trial.task_id, trial.line, trial.agent.type, [*trial.tags], [*fixtures], trial.skip, trial.xfail)
+    return Head(trial.node_id, trial.task_id, trial.line, trial.agent.type, [*trial.tags], [*fixtures], trial.skip, trial.xfail, trial.expect)

@@ -15,6 +15,7 @@ from pytest_codeprobe.model.result import Attempt, LimitHit, Usage, no_usage
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.trial.drift import drift_check
 from pytest_codeprobe.trial.session import Session, SessionOutcome
 from pytest_codeprobe.trial.spending import Spending, usage_of
 
@@ -93,7 +94,9 @@ class Attempts:
             return None
         self._store.add_secrets(command.secrets)
         self.reserve()  # where nobody asked for prepare()
-        session, parser = Session(agent, request, self._deadlines(), log, self._spending), agent.parser(request)
+        drift = drift_check(context.snapshot, agent, self._trial)
+        session = Session(agent, request, self._deadlines(), log, self._spending, drift=drift)
+        parser = agent.parser(request)
         self._running = session, parser
         outcome = self.outcome = session.run(command, parser, self._announce)
         context.network.settle(self._trial, "session")
@@ -223,4 +226,5 @@ class Attempts:
             return
         if outcome.end.code == "AUTH_FAILED" and not self._context.network.has_attempts(self._trial):  # who knows who said 403
             self._context.stops.raise_flag("auth", self._agent().name)
-        raise CodeprobeError(outcome.end.code, outcome.end.reason or outcome.end.code, remediation=outcome.end.remediation)
+        end = outcome.end
+        raise CodeprobeError(outcome.end.code, end.reason or outcome.end.code, remediation=end.remediation, detail=end.detail)

@@ -142,6 +142,15 @@ def short_secrets(trial: Trial, context: Context) -> list[str]:
 
 def _declared_secrets(trial: Trial, context: Context) -> dict[str, str]:
     """Variables that the task gives its processes and that look like keys, or that the user calls secret."""
+
+    def is_secret(name: str) -> bool:
+        return is_secret_name(name) or name in context.options.secrets
+
     passed = {**passed_through(trial, context, "agent"), **passed_through(trial, context, "grader")}
     declared = {**passed, **trial.sandbox.env, **trial.agent.env}
-    return {name: value for name, value in declared.items() if is_secret_name(name) or name in context.options.secrets}
+    found = {name: value for name, value in declared.items() if is_secret(name)}
+    for server, table in (trial.agent.mcp_servers or {}).items():  # two of them may have one name for two keys
+        own = table.get("env")
+        values = own if isinstance(own, dict) else {}
+        found |= {f"{name} of {server}": value for name, value in values.items() if isinstance(value, str) and is_secret(name)}
+    return found

@@ -17,6 +17,7 @@ from pytest_codeprobe.model.config import RunLimits
 from pytest_codeprobe.model.context import Context, reason_of
 from pytest_codeprobe.model.result import AgentInfo, LimitHit, Usage
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
+from pytest_codeprobe.trial.drift import ENOUGH, DriftCheck
 from pytest_codeprobe.trial.environment import session_environment
 from pytest_codeprobe.trial.spending import Spending, model_without_price, usage_of
 
@@ -30,6 +31,7 @@ LINGER = 10.0  #: seconds that a CLI may stay after its final event
 OWN_END = 5.0  #: seconds in which a CLI may end its session itself, over a limit that it holds too
 OWN_END_MONEY = 0.5  #: the same for `max_usd`: what it does meanwhile costs more
 _NO_ROOM = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ECHILD)  # of this machine, whatever is to be started
+Until = Callable[[SessionParser], str | None]  #: why a session is to end, by what its parser knows; None: it goes on
 _TAIL = 16_000  # bytes; the record cuts it once it is redacted
 
 
@@ -98,8 +100,9 @@ class LineTail:
 class Watch:
     """Looks at a session's progress and says when it must end, and why."""
 
-    def __init__(self, agent: Agent, parser: SessionParser, limits: RunLimits, context: Context) -> None:
+    def __init__(self, agent: Agent, parser: SessionParser, limits: RunLimits, context: Context, until: Until | None = None) -> None:
         self._agent, self._parser, self._limits, self._context, self._clock = agent, parser, limits, context, context.clock
+        self._until = until
         self._last_output = self._clock.monotonic()
         self._fault_since: float | None = None
         self._final_since: float | None = None
@@ -107,12 +110,14 @@ class Watch:
         self._counts = any((limits.max_turns, limits.max_input_tokens, limits.max_output_tokens, limits.max_total_tokens, limits.max_usd))
 
     def look(self, read: int) -> str | None:
-        """None = go on; else the limit's name, `auth`, `patience`, `trace` or `final`."""
+        """None = go on; else the limit's name, `auth`, `patience`, `trace`, `final`, or what `until` says."""
         now = self._clock.monotonic()
         if read:
             self._last_output = now
         if self._parser.overflowed:
             return "trace"
+        if read and self._until is not None and (why := self._until(self._parser)) is not None:
+            return why
         if self._parser.final_seen:
             self._final_since = self._final_since or now
             return "final" if now - self._final_since > LINGER else None
@@ -193,8 +198,12 @@ class Session:
         deadlines: dict[str, tuple[float, float]],
         log: logging.Logger,
         spending: Spending | None = None,
+        *,
+        drift: DriftCheck | None = None,
+        until: Until | None = None,
     ) -> None:
-        self._agent, self._request, self._log, self._spending = agent, request, log, spending
+        self._agent, self._request, self._log, self._spending, self._drift = agent, request, log, spending, drift
+        self._until = drift.look if drift is not None else until
         self._deadlines = deadlines  # name -> (seconds left, value of the limit)
         self._process: Process | None = None
         self.stdout, self.stderr = request.sandbox.logs / "agent.stdout", request.sandbox.logs / "agent.stderr"
@@ -222,7 +231,9 @@ class Session:
         stopped, why = _stopped(ended, why, parser)
         stderr_tail = tail(self.stderr)
         end = parser.end(ended, stopped_for=f"stopped:{stopped}" if stopped else why, stderr_tail=stderr_tail)
-        limit = why if why not in (None, "final", "auth", "patience", "trace") else end.limit
+        if self._drift is not None:
+            end = self._drift.end(end, parser)
+        limit = why if why not in (None, "final", "auth", "patience", "trace", ENOUGH) else end.limit
         self._log.info("session ended: status %s, cause %s, stopped for %s, code %s", ended.status, ended.cause, why, end.code)
         usage = usage_of(parser, self._request.context)
         unpriced = model_without_price(parser, usage, self._request.context)
@@ -235,12 +246,16 @@ class Session:
             final_message=parser.final_message(),
             replied=parser.replied,
             stderr_tail=stderr_tail,
-            warnings=tuple(dict.fromkeys((*parser.warnings, *([no_price(unpriced)] if unpriced else [])))),
+            warnings=tuple(dict.fromkeys((*parser.warnings, *self._own_warnings(unpriced)))),
             unpriced=unpriced,
             started_at=at,
             duration=clock.monotonic() - started,
             stopped=stopped,
         )
+
+    def _own_warnings(self, unpriced: str | None) -> list[str]:
+        drifted = self._drift.warnings() if self._drift is not None else []
+        return [*([no_price(unpriced)] if unpriced else []), *drifted]
 
     def _limit(self, name: str | None, value: float | None) -> LimitHit | None:
         if name is None:
@@ -269,7 +284,7 @@ class Session:
 
     def _watch(self, process: Process, parser: SessionParser) -> tuple[ProcessExit, str | None]:
         reader = LineTail(self.stdout, parser)
-        watch = Watch(self._agent, parser, self._request.trial.limits, self._request.context)
+        watch = Watch(self._agent, parser, self._request.trial.limits, self._request.context, self._until)
         why: str | None = None
         spending = self._spending if self._spending is not None and self._spending.watches else None
         tick, idle = _TICK, _MONEY_TICK if spending else _IDLE_TICK
@@ -284,3 +299,5 @@ class Session:
                     return ended, why
         finally:
             reader.finish()
+            if self._drift is not None:
+                self._drift.look(parser)  # it may have been over before anybody looked

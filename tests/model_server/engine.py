@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from typing import Any
 
 from tests.model_server.protocol import Answer, Call, Conversation
 from tests.model_server.scenario import Fault, Scenario, Script, Turn
+
+_NONCE = re.compile(r"canary-[0-9a-f]{16}")  #: what the built-in canary asks an agent to repeat
 
 
 class ScriptMistake(Exception):
@@ -65,10 +68,13 @@ def answer_for(turn: Turn, conversation: Conversation) -> Answer:
 
 
 def _filled(value: Any, conversation: Conversation) -> Any:
-    if isinstance(value, str) and "{cwd}" in value:
-        if not conversation.cwd:
+    if isinstance(value, str):
+        if "{cwd}" in value and not conversation.cwd:
             raise ScriptMistake("the script uses {cwd}, but the request names no working directory")
-        return value.replace("{cwd}", conversation.cwd)
+        nonce = _NONCE.search(conversation.first_message)
+        if "{nonce}" in value and nonce is None:
+            raise ScriptMistake("the script uses {nonce}, but there is none in the prompt")
+        return value.replace("{cwd}", conversation.cwd).replace("{nonce}", nonce[0] if nonce else "")
     if isinstance(value, list):
         return [_filled(item, conversation) for item in value]
     if isinstance(value, dict):

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pytest_codeprobe.agents.base import json_object, mapping, text
+from pytest_codeprobe.agents.base import text
 from pytest_codeprobe.agents.claude import access, clouds
+from pytest_codeprobe.agents.claude import servers as mcp
 from pytest_codeprobe.agents.claude.access import BASE_URL, KEYS, stored_login
 from pytest_codeprobe.agents.claude.parser import ClaudeParser
 from pytest_codeprobe.errors import CodeprobeError
@@ -65,6 +66,7 @@ class Claude(Agent):
             "system_prompt",
             "system_prompt_file",
             "append_system_prompt",
+            "mcp_servers",
             "max_thinking_tokens",
             "effort",
             "args",
@@ -82,6 +84,7 @@ class Claude(Agent):
         "skill": ("Skill",),
         "agent": ("Task", "Agent"),
     }
+    endpoint_variable = BASE_URL
     table = ClaudeTable
     install_hint = "Install Claude Code with `npm install -g @anthropic-ai/claude-code`."
 
@@ -120,7 +123,17 @@ class Claude(Agent):
             found.append(("agent.effort", f"must be one of {', '.join(_EFFORTS)} for claude"))
         if trial.prompt is not None and not trial.prompt.strip():
             found.append(("initial_prompt", "is blank, which claude refuses"))
+        found += mcp.problems(config.mcp_servers or {})
         return found
+
+    def takes_away(self, config: AgentConfig, tool: str) -> bool:
+        def covers(rule: str) -> bool:
+            return rule == tool or (rule.startswith("mcp__") and tool.startswith(f"{rule}__"))
+
+        denied = any(map(covers, _own_names(config.disallowed_tools or ())))  # with a pattern a rule takes only some calls away
+        if config.allowed_tools is None:
+            return denied
+        return denied or not any(covers(rule.partition("(")[0]) for rule in _own_names(config.allowed_tools))
 
     def command(self, request: SessionRequest) -> SessionCommand:
         config = request.trial.agent
@@ -130,16 +143,16 @@ class Claude(Agent):
         mode, approved = _permissions(config, table, isolates=request.isolates)
         argv = [request.executable or "claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"]
         argv += ["--setting-sources", "project" if config.project_settings else "", "--strict-mcp-config", "--permission-mode", mode]
-        argv += _tools(config, approved)
+        servers = mcp.servers(config, request.sandbox.workspace)
+        argv += _tools(config, approved, servers)
         argv += _options(config)
         argv += _limits(request)
         for option, content in _documents(request.trial, table).items():
             path = home / f"codeprobe{option.removeprefix('-')}"
             files[path] = content
             argv += [option, str(path)]
-        if config.project_settings and (servers := declared_servers(request.sandbox.workspace)):
-            argv += ["--mcp-config", str(servers[0])]
         env = {**_QUIET, "CLAUDE_CONFIG_DIR": str(home)}
+        argv += _server_files(servers, home, files, env)
         if config.max_thinking_tokens is not None:
             env["MAX_THINKING_TOKENS"] = str(config.max_thinking_tokens)
         if mode == "bypassPermissions" and os.geteuid() == 0:
@@ -153,8 +166,8 @@ class Claude(Agent):
         )
 
     def parser(self, request: SessionRequest) -> ClaudeParser:
-        servers = declared_servers(request.sandbox.workspace) if request.trial.agent.project_settings else None
-        return ClaudeParser(request, type(self), declared=servers[1] if servers else frozenset())
+        servers = mcp.servers(request.trial.agent, request.sandbox.workspace)
+        return ClaudeParser(request, type(self), declared=servers.declared)
 
 
 def _permissions(config: AgentConfig, table: ClaudeTable, *, isolates: bool) -> tuple[str, tuple[str, ...]]:
@@ -178,16 +191,20 @@ def _own_names(names: Sequence[str]) -> list[str]:
     return list(own)
 
 
-def _tools(config: AgentConfig, approved: Sequence[str]) -> list[str]:
+def _tools(config: AgentConfig, approved: Sequence[str], servers: mcp.Servers) -> list[str]:
     argv: list[str] = []
+    denied = _own_names(config.disallowed_tools or ())
     if config.allowed_tools is not None:
         approved = _own_names(config.allowed_tools)
         offered = dict.fromkeys(name.partition("(")[0] for name in approved if not name.startswith("mcp__"))
-        argv += ["--tools", ",".join(offered)]
+        argv += ["--tools", ",".join(offered)]  # this says nothing of MCP tools
+        denied += [rule for rule in servers.tools if not any(name == rule or name.startswith(f"{rule}__") for name in approved)]
+    elif approved:
+        approved = [*approved, *servers.tools]
     if approved:
         argv += ["--allowedTools", ",".join(approved)]
-    if config.disallowed_tools:
-        argv += ["--disallowedTools", ",".join(_own_names(config.disallowed_tools))]
+    if denied:
+        argv += ["--disallowedTools", ",".join(denied)]
     return argv
 
 
@@ -225,15 +242,18 @@ def _documents(trial: Trial, table: ClaudeTable) -> dict[str, bytes]:
     return found
 
 
-def declared_servers(workspace: Path) -> tuple[Path, frozenset[str]] | None:
-    """The workspace's .mcp.json and the names in it; --strict-mcp-config would leave it out otherwise."""
-    path = workspace / ".mcp.json"
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    servers = mapping(mapping(json_object(content)).get("mcpServers"))
-    return path, frozenset(servers)
+def _server_files(servers: mcp.Servers, home: Path, files: dict[Path, bytes], env: dict[str, str]) -> list[str]:
+    """The option that names them; --strict-mcp-config leaves the workspace's out otherwise. Of one name the task's own counts."""
+    argv = ["--mcp-config"]
+    if servers.workspace_file is not None:
+        argv.append(str(servers.workspace_file))
+    if (document := servers.document()) is not None:
+        path = home / mcp.FILE
+        files[path] = document
+        argv.append(str(path))
+        if mcp.DOLLAR.encode() in document:
+            env[mcp.DOLLAR] = "$"
+    return argv if len(argv) > 1 else []
 
 
 def _credentials(request: SessionRequest, env: dict[str, str], files: dict[Path, bytes], home: Path) -> frozenset[str]:

@@ -8,8 +8,10 @@ from typing import Any
 
 from pytest_codeprobe.agents.base import BaseParser, amount, count, exit_words, last_words, mapping, no_price, sequence, text
 from pytest_codeprobe.agents.base.transcripts import Draft
+from pytest_codeprobe.agents.claude.servers import NOT_THERE, capabilities_of
 from pytest_codeprobe.agents.claude.usage import Replies, Reply, final_tokens
 from pytest_codeprobe.model.agent import Agent, Fault, SessionEnd, SessionRequest
+from pytest_codeprobe.model.capabilities import Capabilities
 from pytest_codeprobe.model.result import Source, Usage
 from pytest_codeprobe.model.sandbox import ProcessExit
 from pytest_codeprobe.text import one_line
@@ -24,7 +26,6 @@ _LOOKING = frozenset(
 _AUTH_WORDS = frozenset({"authentication_failed", "billing_error", "oauth_org_not_allowed"})
 _REQUEST_WORDS = frozenset({"invalid_request", "max_output_tokens", "model_not_found"})
 _TRANSIENT = frozenset({408, 409, 425, 429})
-_NO_SERVER = frozenset({"failed", "needs-auth"})
 _CALLS_HELD = 10_000
 _LIMITS = {"error_max_turns": "max_turns", "error_max_budget_usd": "max_usd"}
 
@@ -179,7 +180,7 @@ class ClaudeParser(BaseParser):
         self.model = text(line.get("model")) or self.model
         self._mode = text(line.get("permissionMode"))
         states = {text(s.get("name")): text(s.get("status")) for s in map(mapping, sequence(line.get("mcp_servers")))}
-        self._servers = {name: state for name, state in states.items() if state in _NO_SERVER}
+        self._servers = {name: state for name, state in states.items() if state in NOT_THERE}
         self._servers |= dict.fromkeys(self._declared - states.keys(), "missing")
         self.details = {
             "tools": [text(tool) for tool in sequence(line.get("tools"))][:1000],
@@ -267,6 +268,9 @@ class ClaudeParser(BaseParser):
 
     def final_message(self) -> str:
         return self._last
+
+    def capabilities(self) -> Capabilities | None:
+        return capabilities_of(self.agent.name, self.version, self.model, self.details) if self.details else None
 
     # the end
 

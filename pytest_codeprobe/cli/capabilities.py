@@ -1,0 +1,62 @@
+"""`codeprobe capabilities`: what an agent can use, as its own first event reports it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+import pytest
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.text import write_whole
+
+
+@click.command(short_help="Record what an agent can use.")
+@click.option("--agent", "--type", "-T", "agent", metavar="NAME", help="The agent.")
+@click.option("--model", "-m", metavar="M", help="Its model.")
+@click.option("--driver", metavar="D", help="Kind of sandbox.")
+@click.option("--permission-mode", metavar="MODE", help="Its permission mode.")
+@click.option("--output", "-o", metavar="FILE", help="Where to write it, instead of stdout.")
+@click.argument("task", required=False, type=click.UNPROCESSED)
+def capabilities(
+    agent: str | None, model: str | None, driver: str | None, permission_mode: str | None, output: str | None, task: str | None
+) -> None:
+    """Print CLI version, model, tools and MCP servers of an agent as JSON, for `codeprobe run --capabilities FILE`.
+
+    The CLI is started where it reaches no model and is ended at its first event: it costs nothing. TASK is a task file whose
+    settings of the agent count, such as its MCP servers.
+    """
+    given = {"agent": agent, "model": model, "driver": driver, "permission-mode": permission_mode}
+    arguments = [f"--codeprobe-{name}={value}" for name, value in given.items() if value is not None]
+    text = _recorded([*arguments, *([task] if task is not None else [])])
+    if output is None:
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+        return
+    try:
+        write_whole(output, text)
+    except OSError as error:
+        raise CodeprobeError(
+            "USAGE_ERROR", f"--output {output}: {error.strerror}", remediation="Name a file that can be written."
+        ) from error
+
+
+def _recorded(arguments: list[str]) -> str:
+    """The snapshot's text, from a pytest in this process that collects nothing. The error that it met, if it met one."""
+    with tempfile.TemporaryDirectory(prefix="codeprobe-capabilities-") as folder:
+        answer = Path(folder, "answer.json")
+        # by name, for those who switch off the loading of installed plugins
+        pytest.main(["-p", "codeprobe", f"--codeprobe-record-capabilities={answer}", *arguments])
+        try:
+            text = answer.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            refused = "pytest refused its command line or configuration; what it says is on stderr"
+            raise CodeprobeError("USAGE_ERROR", refused) from None
+    content = json.loads(text)
+    if "error" in content:
+        wrong = content["error"]
+        raise CodeprobeError(wrong["code"], wrong["message"], remediation=wrong["remediation"], detail=wrong["detail"])
+    return text
