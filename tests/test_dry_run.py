@@ -224,6 +224,14 @@ def test_a_hook_that_makes_sandboxes_is_not_called(project: Project, mode: str) 
     assert [w for w in run.envelope["warnings"] if "pytest_codeprobe_make_sandbox in conftest.py, which was not called" in w]
 
 
+def test_the_canary_does_not_run_either(project: Project, mode: str) -> None:
+    project.task("a", agent={"type": "command", "command": ["touch", f"{project.marks}/agent"]})
+    run = project.run("tasks", "--codeprobe-agent=command", DRY, "--codeprobe-canary=auto", mode=mode).run_dir_of_it().assert_consistent()
+    assert run.code == 0, run.output
+    assert not list(project.marks.iterdir())
+    assert not (project.path / ".codeprobe" / "canary").exists()
+
+
 def test_all_skipped_is_no_tasks_as_in_the_real_run(project: Project) -> None:
     project.task("a", agent=scripted(WRITE), skip="not today")
     assert project.run("tasks", AGENT).code == 5
