@@ -195,6 +195,18 @@ def test_how_long_a_login_holds(machine: Machine, seconds: float, chosen: bool, 
     assert report.failed == {("fail", True): ["agent.claude.credentials"], ("warn", False): ["agents"]}.get((status, chosen), [])
 
 
+def test_what_an_offline_run_would_refuse(machine: Machine) -> None:
+    """A lifetime that is too short, or that nobody knows."""
+    machine.program("claude", GOOD_CLI)
+    token = {"CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-some-token"}
+    assert machine.doctor("--agent", "claude", **token).failed == []
+    assert machine.doctor("--agent", "claude", "--offline", **token).failed == ["agent.claude.credentials"]
+    machine.login(600)
+    assert machine.doctor("--agent", "claude", "--offline").failed == ["agent.claude.credentials"]
+    assert machine.doctor("--agent", "claude", "--offline", "--offline-expected-run-duration", "5m").failed == []
+    assert machine.doctor("--agent", "claude", "--offline", ANTHROPIC_API_KEY=KEY).failed == []
+
+
 def test_a_plugins_own_agent_and_a_hook_that_raises(machine: Machine) -> None:
     machine.program("claude", GOOD_CLI)
     agent = """\
