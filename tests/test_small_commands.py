@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_codeprobe.cli.main import group
+from pytest_codeprobe.cli.schema import names
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from tests.front_door import Project, Run, scripted
 from tests.schemas import NAMES, check, shipped
@@ -32,12 +33,13 @@ def answer(run: Run) -> dict[str, Any]:
 
 def test_schemas_are_listed_and_printed(project: Project) -> None:
     listed = project.codeprobe("schema")
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == sorted(NAMES)
-    for name in NAMES:
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == names()
+    assert set(names()) > set(NAMES)
+    for name in names():
         run = project.codeprobe("schema", name)
         assert (run.code, json.loads(run.stdout)) == (0, shipped(name))
     told = answer(project.codeprobe("schema", "--json"))
-    assert [s["name"] for s in told["data"]["schemas"]] == sorted(NAMES)
+    assert [s["name"] for s in told["data"]["schemas"]] == names()
     assert all(s["description"] for s in told["data"]["schemas"])
     assert answer(project.codeprobe("schema", env={"CODEPROBE_JSON": "1"})) == told
 
