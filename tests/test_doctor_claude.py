@@ -9,7 +9,7 @@ import pytest
 
 from tests.claude_runs import KEY, MODEL, ClaudeProject, server
 from tests.front_door import Project
-from tests.model_server import Fault, ModelServer, Script, Turn
+from tests.model_server import Fault, ModelServer, Script, ToolCall, Turn
 from tests.netns import netns_argv, receive_listener
 from tests.real_cli import require_clis
 from tests.schemas import check
@@ -50,6 +50,14 @@ def test_version_and_credential(claude: ClaudeProject) -> None:
     assert checks["agent.claude.version"]["detail"]["version"].startswith("2.1.")
     assert checks["agent.claude.credentials"]["detail"]["source"] == "ANTHROPIC_API_KEY"
     assert "probe" not in checks
+
+
+def test_a_probe_that_passes(claude: ClaudeProject) -> None:
+    write = ToolCall("Write", {"file_path": "{cwd}/codeprobe-probe.txt", "content": "{nonce}\n"})
+    with server([Script([Turn("", [write]), Turn("{nonce}")])]) as model:
+        checks = doctor(claude, model, "--probe")
+    assert checks["probe"]["status"] == "pass", checks["probe"]
+    assert (checks["probe"]["detail"]["model"], checks["probe"]["detail"]["cost_usd"] > 0) == (MODEL, True)
 
 
 def test_a_probe_of_one_that_only_talks(claude: ClaudeProject) -> None:

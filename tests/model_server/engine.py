@@ -10,7 +10,7 @@ from typing import Any
 from tests.model_server.protocol import Answer, Call, Conversation
 from tests.model_server.scenario import Fault, Scenario, Script, Turn
 
-_NONCE = re.compile(r"canary-[0-9a-f]{16}")  #: what the built-in canary asks an agent to repeat
+_NONCE = re.compile(r"(?:canary|probe)-[0-9a-f]{16}")  #: what the built-in canary asks an agent to repeat
 
 
 class ScriptMistake(Exception):

@@ -49,7 +49,7 @@ NOTHING = Usage(0, 0, 0, 0)
 @dataclass(frozen=True)
 class ToolCall:
     """One call of a tool of the agent. `{cwd}` in any string of the arguments becomes the agent's working directory, and `{nonce}`, there
-    and in a turn's text, what the built-in canary's prompt asks for.
+    and in a turn's text, what the prompts of the built-in canary and of doctor's probe ask for.
 
     A tool that the request doesn't offer is a mistake of the script and answered with 400, unless `offered` is false.
     """
