@@ -189,6 +189,14 @@ def test_a_person_is_told(claude: FakeClaude) -> None:
     assert "CANARY_PROOF_FAILED: agent claude" in done.output
 
 
+def test_the_budget_of_the_run_is_its_own_too(claude: FakeClaude, mode: str) -> None:
+    envelope = run(claude, "auto", f"--codeprobe-max-cost-usd={COST * 0.9}", mode=mode)
+    assert (envelope["exit_code"], codes(envelope)) == (6, ["BUDGET_EXCEEDED"])
+    assert (claude.canaries, claude.others) == (1, 0)
+    assert {(r["status"], r["reason"]) for r in envelope["data"]["results"]} == {("not_run", "budget")}
+    assert envelope["data"]["cost_usd"] == pytest.approx(COST)
+
+
 # ---- broken, full, shared, interrupted
 
 

@@ -205,18 +205,25 @@ def test_the_canary_is_held_to_it_as_well(claude: FakeClaude) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"agent": "claude"}', '{"tools": [1]}', "folder"])
-@pytest.mark.parametrize("where", ["flag", "environment", "ini"])
-def test_a_snapshot_that_can_not_be_used_refuses_the_run(claude: FakeClaude, mode: str, content: str | None, where: str) -> None:
+def test_a_snapshot_that_can_not_be_used_refuses_the_run(claude: FakeClaude, content: str | None) -> None:
     if content == "folder":
         (claude.project.path / "caps.json").mkdir()
     elif content is not None:
         claude.project.write("caps.json", content)
-    args = [ASKED[0]] if where == "flag" else []
+    is_refused(claude, "plain", ASKED[0])
+
+
+@pytest.mark.parametrize("where", ["flag", "environment", "ini"])
+def test_it_is_refused_wherever_it_is_named(claude: FakeClaude, mode: str, where: str) -> None:
     if where == "ini":
         claude.project.write("pytest.ini", "[pytest]\ncodeprobe_capabilities = caps.json\n")
-    environment = {"CODEPROBE_CAPABILITIES": "caps.json"} if where == "environment" else {}
-    asked = ("tasks", "--codeprobe-agent=claude", "--codeprobe-json", *args)
-    done = claude.project.run(*asked, mode=mode, env=environment, junit=False)
+    if where == "environment":
+        claude.project.environment["CODEPROBE_CAPABILITIES"] = "caps.json"
+    is_refused(claude, mode, *([ASKED[0]] if where == "flag" else []))
+
+
+def is_refused(claude: FakeClaude, mode: str, *args: str) -> None:
+    done = claude.project.run("tasks", "--codeprobe-agent=claude", "--codeprobe-json", *args, mode=mode, junit=False)
     (error,) = done.assert_pure(events=False)["errors"]
     assert (error["code"], done.code) == ("USAGE_ERROR", 4)
     assert "caps.json" in error["message"]
