@@ -8,28 +8,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.result import DRY_RUN
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
 from pytest_codeprobe.plugin.marked import MARKED
+from pytest_codeprobe.run.asking import ask_versions
 from pytest_codeprobe.run.estimate import History, estimate
-from pytest_codeprobe.sandboxes.tools import run_tool
-from pytest_codeprobe.text import one_line
 from pytest_codeprobe.trial.dry import DryChecks
-from pytest_codeprobe.trial.environment import allowlisted
 
 if TYPE_CHECKING:
-    from pytest_codeprobe.model.context import Context
     from pytest_codeprobe.model.trial import Trial
     from pytest_codeprobe.plugin.live import Live
 
@@ -106,29 +99,12 @@ def _maker_of_sandboxes(live: Live) -> str | None:
 
 def check_versions(live: Live, names: Sequence[str]) -> None:
     """Warn where an agent's CLI does not tell its version: it is there, but may not work."""
-    agents = [agent for name in names if (agent := live.registry.agent(name)).executable is not None]
-    if not agents:
-        return
-    with ThreadPoolExecutor(len(agents), thread_name_prefix="codeprobe-version") as pool:
-        for agent, wrong in zip(agents, pool.map(lambda a: _no_version(a, live.context), agents), strict=True):
-            if wrong is not None:
-                live.warn(f"agent {agent.name}: its version is unknown: {wrong}")
-
-
-def _no_version(agent: Agent, context: Context) -> str | None:
-    """Why the version of its CLI is unknown; None if it is known."""
-    program = agent.find(context)
-    if program is None or packaged_version(program) is not None:
-        return None
-    try:
-        with tempfile.TemporaryDirectory(prefix="codeprobe-version-") as home:  # it may not write into the user's own
-            env = {**allowlisted(context.environ), "HOME": home, "TERM": "dumb"}
-            done = run_tool([program, "--version"], env=env, timeout=_VERSION_TIMEOUT, stdout=PIPE)
-    except OSError as error:  # a TimeoutError too
-        return f"{program} --version: {error.strerror or error}"
-    if done.status:
-        return f"{program} --version: exit status {done.status}: {one_line(done.complaints.decode(errors='replace'), 200)}"
-    return None if done.output.strip() else f"{program} --version: it printed nothing"
+    agents = [live.registry.agent(name) for name in names]
+    unsaid = [a for a in agents if a.executable is not None and (found := a.find(live.context)) and packaged_version(found) is None]
+    for name, answer in ask_versions(unsaid, live.context, _VERSION_TIMEOUT).items():
+        if answer.version is None:
+            wrong = answer.trouble or f"it names none: {answer.first_line[:200] or 'nothing is printed'}"
+            live.warn(f"agent {name}: its version is unknown: `--version`: {wrong}")
 
 
 def packaged_version(program: str) -> str | None:

@@ -19,8 +19,8 @@ from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import TrialResult, Usage
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.run.asking import Answer, ask_versions
 from pytest_codeprobe.run.proofs import Fingerprint, Key, Proof, ProofStore, plugin_major, system
-from pytest_codeprobe.run.versions import installed_versions
 from pytest_codeprobe.trial.run import MakeSandbox
 from pytest_codeprobe.trial.run import run as run_trial
 
@@ -112,19 +112,19 @@ class Canary:
         """Before anything is run: CANARY_PROOF_REQUIRED or CANARY_MISMATCH where the run is to be refused."""
         agents = {key: self._context.registry.agent(key.agent) for key in samples}
         needed = {key: agent for key, agent in agents.items() if agent.calls_model and agent.is_session}
-        versions = installed_versions(_once(needed.values()), self._context, _VERSION_TIMEOUT) if needed else {}
+        versions = ask_versions(_once(needed.values()), self._context, _VERSION_TIMEOUT)
         for key, sample in samples.items():
             if key not in needed:
                 self.outcomes.append(Outcome(key=key, state="not_needed"))
                 continue
-            outcome = self._examined(key, self._fingerprint(sample, agents[key], versions[agents[key].name]))
+            outcome = self._examined(key, self._fingerprint(sample, agents[key], versions.get(agents[key].name)))
             self.outcomes.append(outcome)
             if outcome.state == "stopped":  # until it has run
                 self._due.append((sample, outcome))
 
-    def _fingerprint(self, sample: Trial, agent: Agent, version: str | None) -> Fingerprint:
+    def _fingerprint(self, sample: Trial, agent: Agent, said: Answer | None) -> Fingerprint:
         return Fingerprint(
-            agent_version=version,
+            agent_version=said.version if said is not None else None,
             arguments=tuple(self._context.redactor.text(text) for text in _arguments(sample.agent, agent, self._context.options.backend)),
             os=system(),
             plugin_major=plugin_major(),

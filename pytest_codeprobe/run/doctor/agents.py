@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -13,7 +12,6 @@ from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.run.doctor.check import Check, Subject, ask
 
 _HOUR = 3600.0
-_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?[\w.+-]*")
 #: programs of agents that are known, and not there yet
 _LATER = {
     "codex": "codex",
@@ -88,11 +86,10 @@ def _version(subject: Subject, agent: Agent, path: str) -> Check:
     if answer.trouble is not None:
         said = f"{agent.name}: `{path} --version`: {answer.trouble}" + (f": {answer.text[-300:]}" if answer.text else "")
         return Check(name=name, status=bad, message=said, fix=fix, detail={"usable": False})
-    found = _VERSION.search(answer.text)
-    if found is None:
+    if answer.version is None:
         said = f"{agent.name}: `{path} --version` names no version: {answer.first_line[:200] or 'nothing is printed'}"
         return Check(name=name, status="warn", message=said, fix=fix)
-    return Check(name=name, status="pass", message=f"{agent.name} {found[0]}", detail={"version": found[0]})
+    return Check(name=name, status="pass", message=f"{agent.name} {answer.version}", detail={"version": answer.version})
 
 
 def _credentials(subject: Subject, agent: Agent) -> list[Check]:

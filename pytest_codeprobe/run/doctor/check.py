@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +10,13 @@ from typing import Any, Literal
 
 from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.context import Context
-from pytest_codeprobe.model.sandbox import ProcessLimits
 from pytest_codeprobe.options import spelled
+from pytest_codeprobe.run import asking
+from pytest_codeprobe.run.asking import Answer
 from pytest_codeprobe.text import one_line, plain
 
 ANSWER_TIME = 2.0  #: seconds that a program gets to say its version
 _OURS = ("PYTEST_", "CODEPROBE_", "_CODEPROBE_", "COV_")
-_MAX_ANSWER = 1 << 16  # bytes
-
 
 Status = Literal["pass", "warn", "fail", "info"]
 
@@ -72,48 +68,6 @@ class Subject:
         return dataclasses.replace(check, message=text(check.message), fix=text(check.fix) if check.fix else None, detail=detail)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a program said."""
-
-    text: str  #: both streams, stdout first
-    trouble: str | None = None  #: why it can't be relied on: `exit status 1`, `no answer within 2 s`
-
-    @property
-    def first_line(self) -> str:
-        """For a version."""
-        return next((line.strip() for line in self.text.splitlines() if line.strip()), "")
-
-
-def ask(subject: Subject, argv: Sequence[str], *, seconds: float = ANSWER_TIME) -> Answer:
-    """Run a program under a keeper, which ends its whole tree once the time is over."""
-    try:
-        out, err = _anonymous("out"), _anonymous("err")
-    except OSError as error:
-        return Answer("", f"could not be asked: {error.strerror}")
-    with os.fdopen(out, "rb") as stdout, os.fdopen(err, "rb") as stderr, Path(os.devnull).open("rb") as nothing:
-        try:
-            process = subject.context.processes.start(
-                argv, env=subject.environment(), cwd="/", stdin=nothing.fileno(), stdout=stdout.fileno(), stderr=stderr.fileno(),
-                limits=ProcessLimits(timeout=seconds, grace=0.0, output_bytes=_MAX_ANSWER), role="setup",
-            )  # fmt: skip
-            ended = process.wait(seconds + 2.0) or process.destroy()
-        except OSError as error:
-            return Answer("", f"could not be started: {error.strerror or error}")
-        stdout.seek(0)
-        stderr.seek(0)
-        text = (stdout.read(_MAX_ANSWER) + b"\n" + stderr.read(_MAX_ANSWER)).decode("utf-8", "replace").strip()
-    if ended.cause == "timeout":
-        return Answer(text, f"no answer within {seconds:g} s")
-    if ended.status is not None and ended.status < 0:
-        return Answer(text, f"signal {-ended.status}")
-    return Answer(text, None if ended.status == 0 else f"exit status {ended.status}")
-
-
-def _anonymous(name: str) -> int:
-    """A file that is on no disk, which may be full."""
-    if sys.platform == "linux":
-        return os.memfd_create(f"codeprobe-{name}", os.MFD_CLOEXEC)
-    fd, path = tempfile.mkstemp(prefix="codeprobe-")
-    Path(path).unlink()
-    return fd
+def ask(subject: Subject, argv: Sequence[str]) -> Answer:
+    """What a program says to the user's own call."""
+    return asking.ask(subject.context, argv, env=subject.environment(), seconds=ANSWER_TIME)
