@@ -146,6 +146,16 @@ def test_a_terminal_that_is_gone(strip: Strip) -> None:
     row.close()
 
 
+@pytest.mark.parametrize("column", [0, 7])
+def test_a_terminal_without_a_size(strip: Strip, column: int) -> None:
+    """As a pseudo-terminal is before anybody has set one."""
+    termios.tcsetwinsize(strip.stream.fileno(), (0, 0))
+    row = live_line.Row(strip.stream, (strip.stream,), column=column, colour=False)
+    row.show("a line")
+    row.close()
+    assert strip.read() == b"\0"
+
+
 def test_streams_are_given_back(strip: Strip) -> None:
     row = live_line.Row(strip.stream, (strip.stream,), column=0, colour=False)
     assert "write" in vars(strip.stream)

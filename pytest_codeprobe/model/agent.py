@@ -6,7 +6,7 @@ Six of the nine CLIs exit 0 on failures, so what a session did is told by its pa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +37,7 @@ class SessionRequest:
     sandbox: Sandbox
     isolates: bool  #: the driver keeps the agent's tools inside
     executable: str | None = None  #: absolute path of the CLI
+    redact: Callable[[str], str] = str  #: takes the trial's secrets out of a text; to be called before any of it is cut off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

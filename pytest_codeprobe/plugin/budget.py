@@ -10,7 +10,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.context import CENT_FRACTION
 from pytest_codeprobe.plugin.refusal import refused
 from pytest_codeprobe.run.book import RunBook
-from pytest_codeprobe.run.budget import money_used_up, refuse, time_used_up
+from pytest_codeprobe.run.budget import ledger_lost, money_used_up, refuse, time_used_up
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _WARN_AT = (80, 100)  #: per cent
 _TIME = "time"
+_OWN_WORD = 1.0  #: seconds in which the process that crossed the limit says so itself
 
 
 def ledger_of(live: Live) -> LedgerFile | None:
@@ -43,6 +44,7 @@ class Budget:
         self._began = time.monotonic() - (time.time() - live.state.began)
         self._ledger: LedgerFile | None = None  #: of its own: a trial of this process that waits must not hold up the follower
         self._told: dict[str, int] = {}
+        self._gone_since: float | None = None
         self._out_of_time: float | None = None  #: seconds that the run had taken when it was stopped for it
 
     def begin(self) -> None:
@@ -71,6 +73,14 @@ class Budget:
             with contextlib.suppress(CodeprobeError):  # the trials themselves say so
                 balance = self._ledger.balance()
                 self._warn("cost", balance.limit, balance.spent, balance.reserved)
+                self._stop_late(balance.is_gone)
+
+    def _stop_late(self, is_gone: bool) -> None:
+        """Whoever crossed the limit tells the others, once its session had a moment to end; unless it was killed in that moment."""
+        self._gone_since = (self._gone_since or time.monotonic()) if is_gone else None
+        if self._gone_since is not None and time.monotonic() - self._gone_since > _OWN_WORD and not self._live.stops.is_raised("budget"):
+            with contextlib.suppress(OSError):
+                self._live.stops.raise_flag("budget")
 
     def _warn(self, kind: str, limit: float, spent: float, reserved: float | None) -> None:
         for percent in _WARN_AT:
@@ -82,10 +92,13 @@ class Budget:
         """Every trial has its record: what of it is an error of the run."""
         found = []
         if self._ledger is not None:
-            with contextlib.suppress(CodeprobeError):
-                stopped = self._stopped("budget")
+            stopped = self._stopped("budget")
+            try:
                 error = money_used_up(self._ledger.balance(), self._ledger.refused(), stopped)
-                found += [error] if error is not None else []
+            except CodeprobeError as trouble:
+                spent = sum(final.cost_usd or 0.0 for final in self._book.final.values())
+                error = ledger_lost(self._ledger.limit, spent, stopped, trouble) if stopped else trouble
+            found += [error] if error is not None else []
             self._ledger.close()
         if self._time is not None and self._out_of_time is not None:
             found.append(time_used_up(self._time, self._out_of_time, self._stopped(_TIME)))

@@ -315,6 +315,7 @@ class Controller:
         if self.book.plan:
             told = [f"{e.code}: {e.message}" for e in self.ending.errors(int(session.exitstatus))]
             self.logs.close(int(session.exitstatus), told, self.ending.warnings)
+            session.exitstatus = self.ending.exit_code(exitstatus) or session.exitstatus  # run.log itself may not be whole
         line = self.ending.envelope_line(int(session.exitstatus))
         if line is not None and self.book.plan:
             try:

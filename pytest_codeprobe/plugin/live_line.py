@@ -293,8 +293,9 @@ class Row:
         """In a row of its own, where the cursor's can be left alone: a terminal that waits to wrap has no one place to go back to."""
         self._size = self._measured()
         columns, column = self._size.columns, self._column
-        fits = 0 <= column < columns or (self._exact and column > 0 and column % columns > 0)
-        if not fits or self._size.lines < 2 or columns < _NARROWEST:
+        if self._size.lines < 2 or columns < _NARROWEST:  # 0 where the terminal does not know its size
+            return
+        if not (0 <= column < columns or (self._exact and column > 0 and column % columns > 0)):
             return
         room = columns - 1
         text = self._text if len(self._text) <= room else self._text[: room - 3] + "..."

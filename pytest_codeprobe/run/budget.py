@@ -71,9 +71,13 @@ def money_used_up(balance: Balance, refused: Sequence[Refused], stopped: int) ->
         message += f"; {first.node_id} did not fit: {_dollars(first.wanted)} are kept back for it, and {_dollars(first.spent)} were spent"
     if stopped:
         message += f"; {stopped} trial{'s' * (stopped != 1)} not run, or ended before the end"
+    remedy = "A human has to raise --codeprobe-max-cost-usd, or to accept what there is."
+    if first is not None and first.why == "price" and not balance.is_gone:
+        remedy = "A human has to choose: a model whose price is known, or run_limits.max_total_tokens, which bounds its sessions."
     return CodeprobeError(
         "BUDGET_EXCEEDED",
         message,
+        remediation=remedy,
         detail={
             "kind": "cost",
             "limit": balance.limit,
@@ -87,10 +91,21 @@ def _dollars(amount: float) -> str:
     return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.4g}"
 
 
+def ledger_lost(limit: float, spent: float, stopped: int, trouble: CodeprobeError) -> CodeprobeError:
+    """BUDGET_EXCEEDED of a run whose ledger can't be read at its end; `spent`: by the records."""
+    return CodeprobeError(
+        "BUDGET_EXCEEDED",
+        f"{_dollars(spent)} of {_dollars(limit)} are spent, by the records; {stopped} trial{'s' * (stopped != 1)} not run, or ended before "
+        f"the end; {trouble.message}",
+        detail={"kind": "cost", "limit": limit, "spent": round(spent, 6), "reserved": 0.0},
+    )
+
+
 def time_used_up(limit: float, spent: float, stopped: int) -> CodeprobeError:
     """BUDGET_EXCEEDED of a run that took too long; seconds."""
     return CodeprobeError(
         "BUDGET_EXCEEDED",
         f"the run has taken {spent:.0f} s of {limit:g} s; {stopped} trial{'s' * (stopped != 1)} not run, or ended before the end",
+        remediation="A human has to raise --codeprobe-max-duration, or to accept what there is.",
         detail={"kind": "time", "limit": limit, "spent": round(spent, 3), "reserved": None},
     )

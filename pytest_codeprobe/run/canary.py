@@ -164,11 +164,14 @@ class Canary:
         if result.status == "passed":
             return self._keep(replace(outcome, state="proved", result=result), result)
         if result.status in ("not_run", "skipped"):
+            if self._context.stops.forbids_start(key.agent) is None:  # else the whole run hears of it; here, of this canary alone
+                self.failure = _failed(key, result)
             return replace(outcome, result=result)
-        try:
-            self._store.remove(key)  # whatever it said, it holds no more
-        except OSError as error:
-            self._warn(f"{self._store.shown(key)} can't be removed: {error.strerror}")
+        if result.status == "failed":  # an error says nothing of what the agent can do
+            try:
+                self._store.remove(key)
+            except OSError as error:
+                self._warn(f"{self._store.shown(key)} can't be removed: {error.strerror}")
         self.failure = _failed(key, result)
         return replace(outcome, state="failed", result=result)
 

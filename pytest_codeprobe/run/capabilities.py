@@ -60,6 +60,12 @@ def record(trial: Trial, context: Context, make_sandbox: MakeSandbox) -> Capabil
     agent = context.registry.agent(trial.agent.type or "")
     if agent.endpoint_variable is None:
         raise _silent(agent, "it has no event for that")
+    if context.options.backend not in (None, "direct"):
+        raise CodeprobeError(  # a cloud has an address of its own, and would be asked and paid
+            "USAGE_ERROR",
+            f"capabilities are recorded without a model, and {context.options.backend} could be reached all the same",
+            remediation="Leave --codeprobe-backend and API_BACKEND out: what an agent can use does not depend on them.",
+        )
     if (missing := agent.unavailable(context, frozenset(trial.agent.env))) is not None:
         raise missing
     with socket.socket() as closed:  # bound, so that nobody else gets it, and not listening

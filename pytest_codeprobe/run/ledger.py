@@ -54,6 +54,11 @@ class LedgerFile:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
 
+    @property
+    def limit(self) -> float:
+        """Of the run, US dollars."""
+        return self._limit
+
     # ---- Ledger
     def reserve(self, claim: Claim) -> int | Literal["wait", "no"]:
         with self._reading() as db:  # most of those that wait go on waiting: that needs no lock

@@ -47,4 +47,8 @@ def spooled(line: bytes) -> dict[str, Any] | None:
     fitting = isinstance(fields.get("node_id"), str) and type(fields.get("attempt", 1)) is int
     if fields["event"] == "transcript":
         fitting = fitting and type(fields.get("bytes")) is int and fields["bytes"] >= 0
-    return fields if fitting and not fields.keys() & {"seq", "run_id", "record_type"} else None
+    if not fitting or fields.keys() & {"seq", "run_id", "record_type"}:
+        return None
+    if not all(value is None or isinstance(value, str | int) for value in fields.values()):  # ours say nothing else
+        return None
+    return fields

@@ -86,6 +86,7 @@ class Attempts:
             sandbox=sandbox,
             isolates=driver is not None and driver.isolates,
             executable=agent.find(context),
+            redact=self._store.clean,  # knows the command's own secrets, too, once there are any
         )
         command = agent.command(request)
         if command is None:
@@ -103,7 +104,7 @@ class Attempts:
         self.session_time += outcome.duration
         self.limit = outcome.limit_hit
         self._note(outcome)  # first of all: what it cost is known, whatever comes
-        self._spending.settle(outcome.usage, outcome.unpriced)
+        self._settle(outcome.usage, outcome.unpriced)
         if context.options.trace_overflow != "off":
             self.transcript = parser.transcript()
             size = self._store.transcript(sandbox, self.transcript)
@@ -182,11 +183,20 @@ class Attempts:
         """The trial is over: nothing is kept back for it any more. `unfinished`: an attempt may have begun that has not ended."""
         if unfinished:
             self._note_unfinished(code, reason)
-        usage = next((a.usage for a in self.done if a.number == self._spending.attempt), no_usage())
+        self._settle(next((a.usage for a in self.done if a.number == self._spending.attempt), no_usage()))
+
+    def release(self) -> None:
+        """Keep nothing back any more for an attempt that has not begun, and perhaps never will: others may wait for it."""
+        if not self.began:
+            self._settle(no_usage())
+
+    def _settle(self, usage: Usage, unpriced: str | None = None) -> None:
         try:
-            self._spending.settle(usage)
-        except CodeprobeError as trouble:  # of the ledger, beside what ended the trial
-            self._store.warnings.append(f"{self._trial.node_id}: {trouble}")
+            self._spending.settle(usage, unpriced)
+        except CodeprobeError as trouble:  # of the ledger: what the session did is graded all the same
+            warning = f"{self._trial.node_id}: {trouble}"
+            if warning not in self._store.warnings:
+                self._store.warnings.append(warning)
 
     def _cause(self) -> Literal["first", "retry", "rerun"]:
         if self.number != self._first:

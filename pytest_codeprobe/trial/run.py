@@ -128,6 +128,7 @@ class TrialRun:
             self.session()
             self.score()
         except self._passes:
+            self._attempts.release()  # whoever is to finish it may be waiting for this very money
             raise
         except Exception as error:  # noqa: BLE001  # finish() makes the record of it
             return self.finish(error)

@@ -229,7 +229,7 @@ class Session:
             raise CodeprobeError("SANDBOX_FAILED", f"session: {ended.trouble}", detail={"cause": ended.cause})
         why = {"timeout": name, "output": "output_mb"}.get(ended.cause, why)
         stopped, why = _stopped(ended, why, parser)
-        stderr_tail = tail(self.stderr)
+        stderr_tail = self._request.redact(tail(self.stderr))
         end = parser.end(ended, stopped_for=f"stopped:{stopped}" if stopped else why, stderr_tail=stderr_tail)
         if self._drift is not None:
             end = self._drift.end(end, parser)

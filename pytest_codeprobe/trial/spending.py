@@ -58,6 +58,7 @@ class Spending:
         self._booked = 0.0
         self._gone_since: float | None = None
         self._told_unpriced = False
+        self._unsettled: list[tuple[int, float | None, float | None]] = []  #: what the ledger has not taken: entry, cost, assumed cost
 
     def reserve(self, attempt: int) -> None:
         """Have money kept back for an attempt, waiting for others to end where that may help; Stopped if it won't.
@@ -67,6 +68,7 @@ class Spending:
         ledger, agent = self._ledger, self._agent()
         if ledger is None or self._entry is not None or not costs_money(agent):
             return
+        self._settle_rest()  # it would wait for what its own last attempt holds
         limits = self._trial.limits
         claim = Claim(
             node_id=self._trial.node_id,
@@ -115,21 +117,34 @@ class Spending:
 
     def _note_unpriced(self, model: str | None) -> None:
         if model is not None and not self._told_unpriced and self._ledger is not None:
-            self._told_unpriced = True
             self._ledger.unpriced(self._agent().name, {self._trial.agent.model or "", model})
+            self._told_unpriced = True
 
     def settle(self, usage: Usage, unpriced: str | None = None) -> None:
-        """The attempt is over. `unpriced`: the model that makes its cost unknown."""
-        if self._entry is None or self._ledger is None:
+        """The attempt is over. `unpriced`: the model that makes its cost unknown.
+
+        Can be called again. CodeprobeError where the ledger can't be written now: the next call tries it once more.
+        """
+        if self._ledger is None:
             return
+        if self._entry is not None:
+            limits = self._trial.limits
+            assumed = None
+            if usage.cost_usd is None and limits.max_usd is None and limits.max_total_tokens is not None:
+                assumed = self._context.prices.dearest(usage, at_most=limits.max_total_tokens)
+            self._unsettled.append((self._entry, usage.cost_usd, assumed))
+            self._entry = None
+        self._settle_rest()
         self._note_unpriced(unpriced)
-        entry, self._entry = self._entry, None
-        limits = self._trial.limits
-        assumed = None
-        if usage.cost_usd is None and limits.max_usd is None and limits.max_total_tokens is not None:
-            assumed = self._context.prices.dearest(usage, at_most=limits.max_total_tokens)
-        if self._ledger.settle(entry, usage.cost_usd, assumed=assumed).is_gone:
-            self._stop_run()
+
+    def _settle_rest(self) -> None:
+        assert self._ledger is not None
+        while self._unsettled:
+            entry, spent, assumed = self._unsettled[0]
+            is_gone = self._ledger.settle(entry, spent, assumed=assumed).is_gone
+            del self._unsettled[0]
+            if is_gone:
+                self._stop_run()
 
     def _stop_run(self) -> None:
         with contextlib.suppress(OSError):  # a full disk: the ledger itself tells the other processes

@@ -40,6 +40,10 @@ class AttemptStore:
         if not values <= set(self.redactor.secrets):
             self.redactor = Redactor({*self.redactor.secrets, *values})
 
+    def clean(self, text: str) -> str:
+        """A text without the secrets that are known by now."""
+        return self.redactor.text(text)
+
     def transcript(self, sandbox: Sandbox, transcript: Transcript) -> int:
         """Lay transcript.json among the raw logs; its size in bytes."""
         content = (transcript.model_dump_json(exclude_none=True) + "\n").encode()

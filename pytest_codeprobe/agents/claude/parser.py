@@ -222,7 +222,7 @@ class ClaudeParser(BaseParser):
         said = _content(message.get("content"))
         self._step("system", line, said, llm_call_count=0, synthetic=True)
         if line.get("is_api_error_message") is True or text(line.get("error")):
-            self._trouble(count(line.get("api_error_status")), text(line.get("error")), one_line(said, 500))
+            self._trouble(count(line.get("api_error_status")), text(line.get("error")), one_line(self.request.redact(said), 500))
 
     def _end(self, line: Mapping[str, Any]) -> None:
         self.final_seen = True
@@ -236,7 +236,7 @@ class ClaudeParser(BaseParser):
             if said.strip():
                 self._last = said
         elif line.get("terminal_reason") == "api_error" and self.fault is None and self._rejection is None:
-            self._trouble(count(line.get("api_error_status")), "", one_line(said, 500))
+            self._trouble(count(line.get("api_error_status")), "", one_line(self.request.redact(said), 500))
 
     # what is known
 
@@ -315,7 +315,7 @@ class ClaudeParser(BaseParser):
         if limit := _LIMITS.get(result.subtype):
             return SessionEnd(limit=limit)
         if result.is_error or not self.replied:
-            why = self._rejection or one_line(result.message, 500) or result.subtype or "no reply of the model"
+            why = self._rejection or one_line(self.request.redact(result.message), 500) or result.subtype or "no reply of the model"
             return self._bad_end(
                 f"claude ended with an error: {why}" if result.is_error else f"claude ended without asking the model: {why}"
             )

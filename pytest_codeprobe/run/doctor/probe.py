@@ -46,7 +46,12 @@ def _run(subject: Subject, agent: str, folder: Path, make_sandbox: MakeSandbox) 
     context = subject.context
     (folder / "spool").mkdir()
     place = dataclasses.replace(
-        context, run_dir=folder, events=Spool(folder / "spool", context.worker, context.clock), stops=StopFolder(folder / "stop")
+        context,
+        run_dir=folder,
+        events=Spool(folder / "spool", context.worker, context.clock),
+        stops=StopFolder(folder / "stop"),
+        ledger=None,
+        snapshot=None,
     )
     return run(_trial(subject, agent), place, make_sandbox)
 
