@@ -14,8 +14,6 @@ from pytest_codeprobe.run.estimate import RUNS, History, estimate, makespan
 from pytest_codeprobe.run.plan import PlannedTrial
 from tests.front_door import MODES, Project, Run, scripted
 
-pytestmark = pytest.mark.joint
-
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 AGENT = "--codeprobe-agent=scripted"
 DRY = "--codeprobe-dry-run"
@@ -70,6 +68,7 @@ def test_marked(codeprobe_score):
     )
 
 
+@pytest.mark.joint
 def test_nothing_starts(project: Project, mode: str) -> None:
     fill(project)
     run = project.run("tasks", "tests", AGENT, DRY, mode=mode)
@@ -106,6 +105,7 @@ def test_latest_stays_with_the_last_real_run(project: Project, mode: str) -> Non
     assert len([p for p in (project.path / ".codeprobe/runs").iterdir() if p.is_dir() and not p.is_symlink()]) == 2
 
 
+@pytest.mark.joint
 @pytest.mark.parametrize("spread", MODES)
 def test_the_estimate_holds_what_the_next_run_takes(project: Project, spread: str) -> None:
     for n in range(1, 4):

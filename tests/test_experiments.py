@@ -9,8 +9,6 @@ import pytest
 
 from tests.front_door import Project, Run, scripted
 
-pytestmark = pytest.mark.joint
-
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 AGENT = "--codeprobe-agent=scripted"
 LIMIT = "defaults:\n  run_limits: {task_timeout: %s}\n"
@@ -40,6 +38,7 @@ def test_a_path_or_a_bare_name(project: Project, asked: str) -> None:
     assert f"experiment {name}" in run.output
 
 
+@pytest.mark.joint
 def test_the_same_in_every_mode_and_from_the_index(project: Project, mode: str) -> None:
     project.task("t", agent=scripted(WRITE))
     project.write("experiments/default.yaml", LIMIT % 33)

@@ -12,8 +12,6 @@ from pytest_codeprobe.run.log import RunLog
 from pytest_codeprobe.text import Redactor
 from tests.front_door import Project, Run, scripted
 
-pytestmark = pytest.mark.joint
-
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 AGENT = "--codeprobe-agent=scripted"
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR) .*")
@@ -40,6 +38,7 @@ def ends(lines: list[str]) -> list[str]:
     return [match[1] for match in found if match]
 
 
+@pytest.mark.joint
 def test_every_trial_in_the_order_of_the_ends(project: Project, mode: str) -> None:
     fill(project)
     run = project.run("tasks", AGENT, mode=mode).assert_consistent()
@@ -62,6 +61,7 @@ def test_every_trial_in_the_order_of_the_ends(project: Project, mode: str) -> No
     assert [line for line in lines if " ERROR " in line and "AGENT_CRASHED: " in line]
 
 
+@pytest.mark.joint
 def test_pytests_log_file_has_the_same(project: Project, mode: str) -> None:
     fill(project)
     project.write("tests/test_own.py", "import logging\ndef test_own(): logging.warning('of an ordinary test')\n")
@@ -87,6 +87,7 @@ def test_log_file_keeps_to_the_level(project: Project, mode: str) -> None:
     assert "a-good: session starts" in (project.path / "ini.log").read_text()
 
 
+@pytest.mark.joint
 def test_without_pytests_logging(project: Project, mode: str) -> None:
     fill(project)
     run = project.run("tasks", AGENT, "-p", "no:logging", mode=mode).assert_consistent()

@@ -16,8 +16,6 @@ from tests.front_door import Project, Run, scripted
 from tests.schemas import check
 from tests.test_stdout import NOISE
 
-pytestmark = pytest.mark.joint
-
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 AGENT = "--codeprobe-agent=scripted"
 FLAGS = ("--codeprobe-json", "--codeprobe-json-lines")
@@ -123,6 +121,7 @@ def test_only_json(loud: Project, surface: str, json_flag: str, door: str) -> No
         assert envelope["errors"]
 
 
+@pytest.mark.joint
 @pytest.mark.parametrize("json_flag", FLAGS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
 def test_only_json_after_a_signal(loud: Project, mode: str, number: signal.Signals, json_flag: str) -> None:
@@ -135,6 +134,7 @@ def test_only_json_after_a_signal(loud: Project, mode: str, number: signal.Signa
     assert run.code == 2
 
 
+@pytest.mark.joint
 @pytest.mark.parametrize("args", [("clean",), ("clean", "--dry-run"), ("schema",), ("schema", "event")], ids=" ".join)
 def test_other_commands(loud: Project, args: tuple[str, ...]) -> None:
     run = loud.codeprobe(*args, "--json")

@@ -16,8 +16,6 @@ from pytest_codeprobe.model.result import AgentInfo, Usage
 from pytest_codeprobe.model.transcript import Transcript
 from tests.front_door import Project, Run, scripted
 
-pytestmark = pytest.mark.joint
-
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 AGENT = "--codeprobe-agent=scripted"
 HEAD = 700  #: bytes of a transcript beside its steps, and of the step that says where it was cut
@@ -53,6 +51,7 @@ def test_truncate_marks_the_end_and_goes_on(project: Project, mode: str) -> None
     assert [w for w in run.envelope["warnings"] if "transcript was truncated" in w]
 
 
+@pytest.mark.joint
 def test_fail_stops_the_session(project: Project, mode: str) -> None:
     project.task("long", agent=scripted({"say": "x" * 3000}, {"usage": {"cost_usd": 0.5}}, {"sleep": 60}, WRITE))
     project.task("short", agent=scripted(WRITE))
@@ -105,6 +104,7 @@ def test_over_the_budget_later_transcripts_are_truncated(project: Project, mode:
     assert not (run.folder / "stop").exists()
 
 
+@pytest.mark.joint
 def test_over_the_budget_the_run_stops(project: Project, mode: str) -> None:
     for n in range(4):
         project.task(f"a{n}", agent=talking(20))
