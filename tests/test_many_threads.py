@@ -23,6 +23,7 @@ from pytest_codeprobe.model.clock import SystemClock
 from pytest_codeprobe.model.config import SandboxConfig
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import Sandbox
+from pytest_codeprobe.options import RunOptions
 from pytest_codeprobe.sandboxes import changes, flags, workspace
 from pytest_codeprobe.sandboxes.flags import FlagWatch, StopFolders
 from pytest_codeprobe.sandboxes.lane import FEW, LANE, Lane
@@ -248,7 +249,8 @@ def test_a_silent_session_is_looked_at_less_often(tmp_path: Path) -> None:
     process = SilentProcess(log, speaks={20}, ends=40)
     places = {name: tmp_path / name for name in ("workspace", "home", "tmp", "logs")}
     sandbox = SimpleNamespace(**places, root=tmp_path, start=lambda *_, **__: process, changes=tuple)
-    context = SimpleNamespace(run_id="r", environ={}, clock=SystemClock())
+    stops = SimpleNamespace(is_raised=lambda _: False)
+    context = SimpleNamespace(run_id="r", environ={}, clock=SystemClock(), options=RunOptions(), stops=stops)
     trial = make_trial(tmp_path, {"type": "command", "command": ["x"]})
     request = SessionRequest(
         trial=trial, context=cast(Context, context), prompt="p", sandbox=cast(Sandbox, sandbox), isolates=False, executable=""

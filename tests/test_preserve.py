@@ -124,6 +124,7 @@ def test_the_patch_applies(project: Project, tmp_path: Path) -> None:
 def test_direct_moves(project: Project) -> None:
     """On one file system the workspace itself is what is kept: not a byte is copied into the run dir."""
     inode = project.marks / "inode"
+    (project.path / ".tmp").mkdir()
     project.environment["TMPDIR"] = str(project.path / ".tmp")
     project.task("t", agent=scripted({"run": f"echo x >out.txt; stat -c %i out.txt >{inode}"}))
     run = project.run("tasks/t.yaml", "--codeprobe-preserve=direct").assert_consistent()
