@@ -212,8 +212,10 @@ def test_killed_while_it_writes(tmp_path: Path) -> None:
         while seen < 5:
             seen = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
-        out, _ = process.communicate(timeout=30)
-        settled += int(out.split()[-1] if out.split() else seen)
+        with process.stdout:  # not communicate(), which knows nothing of lines that readline() has read ahead
+            rest = process.stdout.read().split()
+        process.wait(timeout=30)
+        settled += int(rest[-1]) if rest else seen
     ledger = LedgerFile(path, 1e6)
     entry(ledger.reserve(claim()))
     balance = ledger.balance()
