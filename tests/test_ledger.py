@@ -206,15 +206,13 @@ def test_killed_while_it_writes(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     settled = 0
     for _ in range(10):
-        process = start(path, 1e6, 10_000_000)
-        assert process.stdout is not None
-        seen = 0
-        while seen < 5:
-            seen = int(process.stdout.readline())
-        process.send_signal(signal.SIGKILL)
-        with process.stdout:  # not communicate(), which knows nothing of lines that readline() has read ahead
-            rest = process.stdout.read().split()
-        process.wait(timeout=30)
+        with start(path, 1e6, 10_000_000) as process:
+            assert process.stdout is not None
+            seen = 0
+            while seen < 5:
+                seen = int(process.stdout.readline())
+            process.send_signal(signal.SIGKILL)
+            rest = process.stdout.read().split()  # not communicate(), which knows nothing of lines that readline() has read ahead
         settled += int(rest[-1]) if rest else seen
     ledger = LedgerFile(path, 1e6)
     entry(ledger.reserve(claim()))
