@@ -321,9 +321,10 @@ def test_a_full_disk_ends_what_can_not_be_booked(project: Project, mode: str) ->
 
 
 def test_a_wait_ends_with_an_interrupt(project: Project) -> None:
+    """One of the two has all the money, whichever asked first; the other waits for it."""
     held = f"touch {project.marks}/holds; sleep 600; : {project.mark_text}"
-    project.task("a", agent=scripted({"run": held}), run_limits={"max_usd": 1})
-    project.task("b", agent=scripted(WRITE), run_limits={"max_usd": 1})
+    for name in ("a", "b"):
+        project.task(name, agent=scripted({"run": held}), run_limits={"max_usd": 1})
     run = project.start("tasks", AGENT, "--codeprobe-max-cost-usd=1", mode="jobs")
     run.wait_for("holds")
     run.signal(signal.SIGINT)
