@@ -211,7 +211,7 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "USAGE_ERROR": refused(AGENT, "--codeprobe-timeout=soon"),
     "UNKNOWN_BACKEND": refused("--codeprobe-agent=scriptd"),
     "NO_BACKENDS_CONFIGURED": no_backends,
-    "INVALID_PERMISSION_MODE": refused(AGENT, "--codeprobe-permission-mode=yolo"),
+    "INVALID_PERMISSION_MODE": refused(AGENT, "--codeprobe-permission-mode=aut0"),
     "NO_EXPERIMENT": refused(AGENT, "--codeprobe-experiment=nowhere"),
     "AMBIGUOUS_EXPERIMENT": ambiguous_experiment,
     "OFFLINE_PREFLIGHT_FAILED": offline_preflight_failed,

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_codeprobe.options import OPTIONS, spelled
+from pytest_codeprobe.errors import CodeprobeError, error_codes
+from pytest_codeprobe.options import MODES, OPTIONS, spelled
 from pytest_codeprobe.plugin import refusal
-from pytest_codeprobe.run.remedy import Invocation
+from pytest_codeprobe.run.envelope import entry
+from pytest_codeprobe.run.remedy import Invocation, addressed
 
 CONSOLE = Invocation(program=("codeprobe", "run"), console=True)
 PYTEST = Invocation(program=("pytest",))
@@ -97,3 +99,39 @@ def test_help_and_doctor() -> None:
     assert CONSOLE.doctor("claude") == ("codeprobe", "doctor", "--agent", "claude", "--json")
     assert PYTEST.doctor(None) == ("pytest", "--codeprobe-doctor")
     assert PYTEST.doctor("claude") == ("pytest", "--codeprobe-doctor", "--codeprobe-agent=claude")
+
+
+def printed(code: str, **detail: object) -> tuple[str, ...]:
+    called = console("tasks", "--driver", "docker", "--permission-mode", "plan", "--canary", "require", "--offline")
+    return addressed(entry(CodeprobeError(code, "x", detail=detail)), called).command or ()
+
+
+@pytest.mark.parametrize("code", error_codes())
+def test_no_command_gives_an_agent_more_than_the_call_did(code: str) -> None:
+    """A caller runs it without asking anybody."""
+    command = printed(code)
+    assert "renew" not in command
+    if command[:2] == ("codeprobe", "run") and command[-1] != "--help":
+        assert command[:7] == ("codeprobe", "run", "tasks", "--driver", "docker", "--permission-mode", "plan")
+        assert "--offline" in command
+
+
+@pytest.mark.parametrize(
+    ("setting", "typed", "choices", "meant"),
+    [
+        ("permission-mode", "aut0", MODES, "auto"),
+        ("permission-mode", "acceptEdit", MODES, "acceptEdits"),
+        ("permission-mode", "yolo", MODES, None),
+        ("permission-mode", "bypassPermisions", MODES, None),
+        ("canary", "requir", ("off", "auto", "require", "renew"), "require"),
+        ("canary", "renw", ("off", "auto", "require", "renew"), None),
+        ("driver", "tempbox", ("auto", "tempdir"), None),
+        ("driver", "bubblewrp", ("auto", "bubblewrap", "tempdir"), "bubblewrap"),
+    ],
+)
+def test_a_slip_is_corrected_to_what_was_meant_and_to_nothing_laxer(
+    setting: str, typed: str, choices: tuple[str, ...], meant: str | None
+) -> None:
+    code = "INVALID_PERMISSION_MODE" if setting == "permission-mode" else "USAGE_ERROR"
+    command = printed(code, setting=setting, value=typed, choices=choices)
+    assert command[-2:] == (f"--{setting}", meant) if meant is not None else command in ((), ("codeprobe", "run", "--help"))

@@ -148,8 +148,7 @@ def test_a_pass_and_a_fail_are_results(project: Project) -> None:
         (("SANDBOX_FAILED", "WORKER_DIED"), "passed", 3),
         (("SANDBOX_FAILED", "SANDBOX_FAILED"), "stopped: twice the same", 2),
         (("SANDBOX_FAILED", "WORKER_DIED", "SANDBOX_FAILED"), "stopped: two retries", 3),
-        (("AGENT_BLOCKED",), "passed", 2),
-        (("SANDBOX_FAILED", "AGENT_BLOCKED"), "passed", 3),
+        (("SANDBOX_FAILED", "AGENT_BLOCKED"), "stopped: needs a fix", 2),
         (("AUTH_FAILED",), "stopped: needs a fix", 1),
     ],
 )
@@ -178,7 +177,6 @@ def test_a_budget_that_is_used_up_is_terminal(project: Project) -> None:
     ("typed", "code"),
     [
         (("--agent", "scriptd"), "UNKNOWN_BACKEND"),
-        (("--agent", "scripted", "--driver", "docker"), "SANDBOX_UNAVAILABLE"),
         (("--agent", "scripted", "--permission-mode", "aut0"), "INVALID_PERMISSION_MODE"),
         (("--agnt", "scripted"), "USAGE_ERROR"),
         (("--agent", "scripted", "--trace-overflow", "fail", "--trace-max-bytes", "100"), "TRACE_OVERFLOW_FIRED"),
@@ -196,6 +194,8 @@ def test_faults_of_a_call_are_repaired_by_the_printed_command(project: Project, 
     [
         ({"initial_prompt": None}, (), "TASK_INVALID"),
         ({}, ("--timeout", "soon"), "USAGE_ERROR"),
+        ({}, ("--driver", "docker"), "SANDBOX_UNAVAILABLE"),
+        ({}, ("--permission-mode", "bypass"), "INVALID_PERMISSION_MODE"),
         ({"fixtures": ["broken"]}, (), "FIXTURE_FAILED"),
     ],
 )

@@ -28,7 +28,7 @@ def check_options(live: Live) -> None:
                 raise CodeprobeError(
                     "INVALID_PERMISSION_MODE",
                     f"agent {agent.name} does not know permission mode {options.permission_mode!r}",
-                    remediation=f"Use one of: {', '.join(agent.permission_modes)}.",
+                    remediation=f"It takes: {', '.join(agent.permission_modes)}. Which of them it gets is for a human to decide.",
                 )
         if options.driver is not None:
             spelled = "--codeprobe-driver" if "driver" in options.on_command_line else "codeprobe_driver"

@@ -230,7 +230,6 @@ def _mismatch(key: Key, proof: str, differences: Mapping[str, Mapping[str, Any]]
     return CodeprobeError(
         "CANARY_MISMATCH",
         f"the proof of {key} was made under other circumstances: {shown}",
-        remediation="Make sure that the change is meant, then run with --codeprobe-canary renew.",
         detail={"agent": key.agent, "model": key.model, "driver": key.driver, "proof": proof, "differences": dict(differences)},
     )
 

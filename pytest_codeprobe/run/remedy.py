@@ -15,15 +15,15 @@ from pytest_codeprobe.run.book import Final
 from pytest_codeprobe.run.envelope import ErrorEntry
 
 _BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
-#: code -> the setting that lets the same call go through, and its value
+#: code -> the setting that lets the same call go through, and its value. Callers run such a command without asking anybody: none may
+#: give an agent more than the call did (less isolation, more permissions) or make a proof in the place of one that no longer fits
 _CORRECTED: Mapping[str, tuple[str, str]] = {
-    "SANDBOX_UNAVAILABLE": ("driver", "tempdir"),
-    "AGENT_BLOCKED": ("permission-mode", "auto"),
     "CANARY_PROOF_REQUIRED": ("canary", "auto"),
-    "CANARY_MISMATCH": ("canary", "renew"),
     "TRACE_OVERFLOW_FIRED": ("trace-overflow", "truncate"),
     "TRACE_BUDGET_EXCEEDED": ("trace-overflow", "truncate"),
 }
+#: what a human has to ask for letter by letter: a slip that is near to one of these is not corrected
+_BY_HAND = frozenset((("permission-mode", "bypassPermissions"), ("canary", "renew"), ("canary", "off"), ("driver", "tempdir")))
 #: codes whose cause doctor looks for
 _DOCTOR = frozenset((
     "NO_BACKENDS_CONFIGURED", "UNKNOWN_BACKEND", "OFFLINE_PREFLIGHT_FAILED", "CANARY_PROOF_FAILED", "LLM_UNAVAILABLE", "SANDBOX_FAILED",
@@ -118,9 +118,10 @@ def _correction(code: str, detail: Mapping[str, Any]) -> tuple[str, str] | None:
         setting, value, known = "agent", detail.get("agent"), detail.get("known", ())
     elif setting is None and "driver" in detail and code == "USAGE_ERROR":
         setting, value, known = "driver", detail["driver"], detail.get("available", ())
-    if setting is not None and (meant := nearest(str(value), known)) is not None:
-        return str(setting), meant
-    return ("permission-mode", "auto") if code == "INVALID_PERMISSION_MODE" else _CORRECTED.get(code)
+    if setting is not None:
+        meant = nearest(str(value), known)
+        return None if meant is None or (setting, meant) in _BY_HAND else (str(setting), meant)
+    return _CORRECTED.get(code)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -23,7 +23,7 @@ def choose(name: str, registry: Registry, context: Context) -> Driver:
         raise CodeprobeError(
             "SANDBOX_UNAVAILABLE",
             f"there is no sandbox driver {wanted!r}{did_you_mean(wanted, known)}",
-            remediation=f"Choose one of: auto, {', '.join(known)}.",
+            remediation=f"There are: {', '.join(known)}. To run in another than the one that was asked for is for a human to decide.",
             detail={"driver": wanted, "known": known},
         )
     if (reason := driver.unavailable(context)) is not None:

@@ -152,7 +152,7 @@ class _Expansion:
             raise CodeprobeError(
                 "INVALID_PERMISSION_MODE",
                 f"{flag}: {mode!r} is not supported by {agent.name}",
-                remediation=f"Use one of: {', '.join(agent.permission_modes)}.",
+                remediation=f"It takes: {', '.join(agent.permission_modes)}. Which of them it gets is for a human to decide.",
                 detail={"agent": agent.name, "mode": mode, "supported": list(agent.permission_modes)},
             )
         self._refuse(path, f"agent.permission_mode: {mode} is not supported by {agent.name}")

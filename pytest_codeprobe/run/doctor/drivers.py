@@ -48,7 +48,7 @@ def _driver(subject: Subject, driver: Driver) -> Check:
     name, used = f"driver.{driver.name}", _uses(subject, driver.name)
     bad: Literal["fail", "warn"] = "fail" if used else "warn"
     if (reason := driver.unavailable(subject.context)) is not None:
-        fix = "Install what it needs, or use --codeprobe-driver tempdir."
+        fix = "Install what it needs; another driver is for a human to choose."
         return Check(name=name, status="fail" if used else "info", message=f"{driver.name}: {reason}", fix=fix)
     if driver.name != "tempdir":
         what = "keeps the agent's tools inside" if driver.isolates else "is no security boundary"
@@ -90,6 +90,6 @@ def _later(subject: Subject, name: str, program: str, arguments: Sequence[str]) 
         answer = ask(subject, [path, *arguments])
         said = f"`{program}` does not work here: {answer.trouble}" if answer.trouble else f"`{program}` works here"
     if _uses(subject, name):
-        fix = "Use --codeprobe-driver tempdir."
+        fix = "Choose another --codeprobe-driver: tempdir is there, and keeps an agent from nothing, which is for a human to accept."
         return Check(name=f"driver.{name}", status="fail", message=f"{name}: not available yet; {said}", fix=fix)
     return Check(name=f"driver.{name}", status="info", message=f"{name}: not available yet; {said}")
