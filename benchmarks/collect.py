@@ -119,14 +119,17 @@ def _write(path: Path, text: str) -> None:
 
 
 def measure(project: Project, mode: str, rounds: int) -> tuple[dict[str, Cost], dict[str, float]]:
-    """Medians of cost and of memory (KiB) for each variant, turn by turn. The first turn only warms caches."""
+    """Medians of cost and of memory (KiB) for each variant, turn by turn.
+
+    A first turn only warms caches; with 0 rounds it is the only one.
+    """
     variants = [v for v in ARGUMENTS if not (mode and v == PYTHON)]
     costs: dict[str, list[Cost]] = {v: [] for v in variants}
     memory: dict[str, list[int]] = {v: [] for v in variants}
     for turn in range(rounds + 1):
         for variant in variants:
             cost, used = project.collect(variant, mode)
-            if turn:
+            if turn or not rounds:
                 costs[variant].append(cost)
                 memory[variant].append(used)
     return {v: median(c) for v, c in costs.items()}, {v: statistics.median(m) for v, m in memory.items()}
@@ -147,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table; a failed run ends the program."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--files", type=int, nargs="+", default=[1_000, 10_000], metavar="N", help="task files (default: 1000 10000)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each kind (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each kind (default: 3; 0: one, with cold caches)")
     given = parser.parse_args(argv)
     found = []
     for files in given.files:

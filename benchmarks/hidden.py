@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def measure(folder: Path, tasks: int, rounds: int) -> dict[str, Cost]:
-    """The costs of one criterion, each way, and of pytest by itself. The first turn only warms caches."""
+    """The costs of one criterion, each way, and of pytest by itself. A first turn only warms caches; with 0 rounds it is the only one."""
     runs = {name: write_project(folder / name, tasks, *kind) for name, kind in KINDS.items()}
     plain = folder / "plain"
     write(plain, {"calc.py": CODE, "test_calc.py": TESTS, "pytest.ini": "[pytest]\n"})
@@ -74,7 +74,7 @@ def measure(folder: Path, tasks: int, rounds: int) -> dict[str, Cost]:
     for turn in range(rounds + 1):
         found = {name: run(pytest_argv("--codeprobe-agent", "none", "tasks/task.yaml"), project) for name, project in runs.items()}
         found["plain pytest"] = run(pytest_argv("test_calc.py"), plain)
-        if turn:
+        if turn or not rounds:
             for name, cost in found.items():
                 taken[name].append(cost)
     middle = {name: median(costs) for name, costs in taken.items()}

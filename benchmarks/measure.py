@@ -102,7 +102,7 @@ def pytest_argv(*arguments: str | Path) -> list[str]:
 def per_item(work: Callable[[int], Cost], count: int, rounds: int) -> tuple[Cost, Cost]:
     """What one of `count` items costs, (cost of all − cost of one) / (count − 1), and what a run with one costs.
 
-    `work(number)` does it with so many items. Turn by turn, medians; a first turn only warms caches.
+    `work(number)` does it with so many items. Turn by turn, medians; a first turn only warms caches, with 0 rounds it is the only one.
     """
     one, many = [], []
     for turn in range(rounds + 1):

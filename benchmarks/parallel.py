@@ -91,11 +91,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--peers", type=Path, metavar="DIR", help="folder with coder-eval's virtual environment; see peers.py")
     args = parser.parse_args(argv)
     print(f"{machine()}\n\n{args.sessions} sessions of {args.seconds:g} s; one run of each\n")
+    workers = min(WORKERS, args.sessions)
     rows: list[list[str | float | None]] = []
     for name, at_once, spread, grader in (
         (f"jobs {JOBS}, file criterion", JOBS, [f"--codeprobe-jobs={JOBS}"], False),
         (f"jobs {JOBS}, run_command of {_GRADER:g} s", JOBS, [f"--codeprobe-jobs={JOBS}"], True),
-        (f"-n {WORKERS}, file criterion", WORKERS, [f"-n{WORKERS}"], False),
+        (f"-n {workers}, file criterion", workers, [f"-n{workers}"], False),
     ):
         cost, memory = ours(args.sessions, args.seconds, spread, grader=grader)
         rows.append(row(name, args.sessions, at_once, args.seconds + _GRADER * grader, cost, memory))

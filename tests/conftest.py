@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.cost import Costs
 from tests.front_door import MODES, Project, make_project
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", action="store_true", help="list the files and tests that took the most processor time")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """What the tests start ignores no signal, even where they run under nohup: a program inherits SIG_IGN, but not a handler."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+    config.pluginmanager.register(Costs())
 
 
 @pytest.fixture

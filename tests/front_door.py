@@ -28,9 +28,13 @@ _MARK = "CP_TEST_MARK"
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """The environment of a test's pytest: nothing of the pytest that runs the test."""
+    """The environment of a test's pytest: nothing of the pytest that runs the test.
+
+    Without Hypothesis's plugin, which our tests need and our users' runs don't: at its end it imports all of Hypothesis, in each process.
+    """
     ours = ("PYTEST_", "CODEPROBE_", "_CODEPROBE_", "COV_")
-    return {k: v for k, v in os.environ.items() if not k.startswith(ours)} | {"PYTHONDONTWRITEBYTECODE": "1", **extra}
+    set_here = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
+    return {k: v for k, v in os.environ.items() if not k.startswith(ours)} | set_here | extra
 
 
 def scripted(*steps: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,16 +13,16 @@ from tests.front_door import clean_environment
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 #: program -> arguments of a small run
 SMALL = {
-    "collect": ("--files", "3", "--rounds", "1"),
-    "hidden": ("--tasks", "2", "--rounds", "1"),
+    "collect": ("--files", "3", "--rounds", "0"),
+    "hidden": ("--tasks", "2", "--rounds", "0"),
     "measure": (),
-    "overhead": ("--tasks", "2", "--rounds", "1"),
+    "overhead": ("--tasks", "2", "--rounds", "0"),
     "overhead --stages": ("--tasks", "2", "--rounds", "1"),
     "parallel": ("--sessions", "2", "--seconds", "0.2"),
-    "peers": ("--tasks", "2", "--rounds", "1"),
+    "peers": ("--tasks", "2", "--rounds", "0"),
     "scale": ("--trials", "20"),
     "soak": ("--minutes", "0.01", "--jobs", "2", "--seconds", "0.2"),
-    "startup": ("--rounds", "1"),
+    "startup": ("--rounds", "0"),
     "workspace": ("--files", "10", "--count", "2", "--rounds", "1"),
 }
 
