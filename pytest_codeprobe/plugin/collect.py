@@ -131,6 +131,7 @@ class TaskItem(pytest.Function):
         self.run: TrialRun | None = None
         self.record: TrialResult | None = None
         self.earlier: tuple[Attempt, ...] = ()  #: of the tries before a rerun
+        self.why_again: str | None = None  #: what the last of them ended with
         self.ahead = False  #: `run` is a whole trial that a thread has been through, and pytest's set-up of this item is yet to come
         self.ran_ahead = False  #: the same, once that set-up has begun
         self.holds = False  #: the other threads wait until pytest has counted its failure

@@ -208,11 +208,7 @@ class Controller:
         if record.node_id not in self.book.plan:
             self.ending.unplanned[record.node_id] = final_of(record)
             return
-        if str(report.outcome) == "rerun":
-            self.book.drain(record.worker)
-            again = {"attempt": len(record.attempts) + 1, "cause": "rerun", "reason": record.reason, "worker": record.worker}
-            self.book.event("trial_retried", node_id=record.node_id, **again)
-        else:
+        if str(report.outcome) != "rerun":
             self.book.finish(record, expected=hasattr(report, "wasxfail") and record.status == "failed")
             self.gate.finished(record.node_id)
             self.logs.trial(record.node_id)

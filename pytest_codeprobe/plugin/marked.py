@@ -30,6 +30,7 @@ class Marked:
     run: TrialRun | None = None
     record: TrialResult | None = None
     earlier: tuple[Attempt, ...] = ()  #: of the tries before a rerun
+    why_again: str | None = None  #: what the last of them ended with
     phase: Literal["setup", "call"] = "setup"  #: the report that carries the record: of the phase in which it was made
 
     @property

@@ -188,6 +188,7 @@ class TrialProtocol:
         holder, run = holder_of(item), _run_of(item)
         if holder is None or run is None:
             return
+        holder.why_again = holder.record.reason if holder.record is not None else None
         holder.earlier, holder.run, holder.record = run.attempts, None, None
         if isinstance(holder, TaskItem):
             holder.forget_trial()
@@ -261,6 +262,9 @@ class TrialProtocol:
         holder = holder_of(item)
         assert holder is not None
         earlier = holder.earlier
+        if earlier:  # said here: under xdist the report of the last try may reach the controller after the start of this one
+            again = {"attempt": len(earlier) + 1, "cause": "rerun", "reason": holder.why_again}
+            self.live.context.events.emit("trial_retried", node_id=item.nodeid, **again)
         seconds = deadline(item)
         if seconds is not None and (said := ignored(item)):
             self.live.warn(said)

@@ -203,11 +203,9 @@ class RunBook:
         self._events.write(event, **{**base, **fields})
 
     def event(self, event: str, **fields: Any) -> None:
-        """Publish an event of the run itself, or of a trial where `node_id` is given."""
+        """Publish an event of the run itself."""
         with self._lock:
-            if self._events is not None and "node_id" in fields:
-                self._write_trial(event, fields)
-            elif self._events is not None:
+            if self._events is not None:
                 self._events.write(event, **fields)
 
     # ---- final records
