@@ -239,13 +239,11 @@ def test_refused_tools_are_named(tmp_path: Path) -> None:
     assert result.extra == {"failed": True, "refused": True}
 
 
-@pytest.mark.parametrize(("case", "retry_after"), [("429_always", True), ("429_long_retry_after", False), ("500_always", False)])
-def test_the_wait_that_the_provider_asked_for(tmp_path: Path, case: str, retry_after: bool) -> None:
+@pytest.mark.parametrize(("case", "retry_after"), [("429_always", 1), ("429_long_retry_after", 60), ("500_always", None)])
+def test_the_wait_that_the_provider_asked_for(tmp_path: Path, case: str, retry_after: float | None) -> None:
+    """Where it asks for more than the CLI is ready to wait, the CLI gives up at once, and does not tell."""
     _, end = partial(tmp_path, case)
-    if retry_after:
-        assert end.retry_after == pytest.approx(1, abs=0.3)
-    else:
-        assert end.retry_after is None
+    assert end.retry_after == (retry_after and pytest.approx(retry_after, abs=0.3))
 
 
 @pytest.mark.parametrize(
@@ -276,6 +274,13 @@ def test_stopped_at_the_first_401(tmp_path: Path) -> None:
 
 
 def test_patience_used_up(tmp_path: Path) -> None:
+    mute = Claude().parser(make_request(tmp_path, {"mcp_servers": {"docs": {"command": "x"}}}))
+    end = mute.end(ended(143, "stopped"), stopped_for="patience", stderr_tail="")
+    assert (end.code, end.reason) == (
+        "AGENT_CRASHED",
+        "claude said nothing at all within 30 s of its start; it waits for its MCP servers first: docs",
+    )
+    assert "`/opt/claude --version`" in (end.remediation or "")
     silent = Claude().parser(make_request(tmp_path))
     read(silent, lines_of(DATA / "claude" / "ok.jsonl")[:2])
     assert silent.end(ended(143, "stopped"), stopped_for="patience", stderr_tail="").code == "LLM_UNAVAILABLE"
@@ -364,16 +369,24 @@ def test_what_counts_as_blocked(tmp_path: Path, tools: list[tuple[str, bool]], m
 
 @pytest.mark.parametrize(
     ("servers", "named"),
-    [([{"name": "db", "status": "failed"}], "db (failed)"), ([], "db (missing)"), ([{"name": "db", "status": "connected"}], None)],
+    [
+        ([{"name": "db", "status": "failed"}], "db (failed)"),
+        ([{"name": "db", "status": "pending"}], "db (pending)"),
+        ([], "db (missing)"),
+        ([{"name": "db", "status": "connected"}], None),
+    ],
 )
 def test_a_declared_mcp_server_that_is_not_there(tmp_path: Path, servers: list[dict[str, str]], named: str | None) -> None:
     request = make_request(tmp_path)
     (tmp_path / "workspace" / ".mcp.json").write_text('{"mcpServers": {"db": {"command": "x"}}}')
     parser = Claude().parser(request)
-    read(parser, [event(type="system", subtype="init", mcp_servers=servers), *tool_round("Bash", "1"), result_line()])
-    end = parser.end(ended(), stopped_for=None, stderr_tail="")
-    assert end.code == ("AGENT_CRASHED" if named else None)
-    assert (named or "") in (end.reason or "")
+    read(parser, [event(type="system", subtype="init", mcp_servers=servers)])
+    assert parser.doomed is bool(named)  # it is stopped here, or has been too quick for that
+    for stopped_for in ("enough", None):
+        end = parser.end(ended(), stopped_for=stopped_for, stderr_tail="")
+        assert end.code == ("AGENT_CRASHED" if named else None)
+        assert (named or "") in (end.reason or "")
+        read(parser, [*tool_round("Bash", "1"), result_line()])
 
 
 def test_no_model_reply_is_no_success(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_codeprobe.agents import BUILTIN
-from pytest_codeprobe.agents.base.transcripts import TranscriptBuilder
 from pytest_codeprobe.agents.claude import Claude
 from pytest_codeprobe.model.agent import Agent, SessionParser
-from pytest_codeprobe.model.result import AgentInfo, Usage
-from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.text import json_line
 from tests.agent_sessions import checked_transcript, ended, make_request
 
@@ -109,9 +105,10 @@ def test_deep_and_huge_json_is_kept_as_it_came(folder: Path) -> None:
     parser = fresh(Claude(), folder)
     for line in (b"{" + b'"a":{' * 100_000, b'{"a":' + b"[" * 100_000, b'{"n":' + b"9" * 5000 + b"}", b"\xff\xfe{", b"{}x"):
         parser.feed(line)
-    raw = [step for step in checked_transcript(parser).steps if (step.extra or {}).get("raw")]
-    assert len(raw) == 5
-    assert raw[3].message == "\\xff\\xfe{"
+    (raw,) = [step for step in checked_transcript(parser).steps if (step.extra or {}).get("raw")][
+        2:
+    ]  # the long ones are steps of their own
+    assert raw.message.splitlines()[1:] == ["\\xff\\xfe{", "{}x"]
 
 
 def test_nul_and_escapes_survive_and_lone_surrogates_are_spelt_out(folder: Path) -> None:
@@ -127,41 +124,3 @@ def test_an_oversized_line_is_a_raw_step_and_a_warning(folder: Path) -> None:
     step = checked_transcript(parser).steps[-1]
     assert step.extra == {"raw": True, "offset": 17, "length": 100_000_000}
     assert any("1 lines" in warning for warning in parser.warnings)
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.sampled_from(["step", "text", "call", "result", "raw"]), st.text(max_size=400)), max_size=60),
-    st.integers(0, 20_000),
-)
-def test_a_transcript_is_bounded_and_says_so(actions: list[tuple[str, str]], limit: int) -> None:
-    builder = TranscriptBuilder("prompt", limit=limit)
-    draft = builder.step("agent")
-    for number, (action, text) in enumerate(actions):
-        if action == "step":
-            draft = builder.step("agent", text)
-        elif action == "text":
-            builder.text(draft, text)
-        elif action == "call":
-            builder.call(draft, str(number), "tool", {"text": text})
-        elif action == "result":
-            builder.result(str(number - 1), text)
-        else:
-            builder.raw(text.encode())
-    transcript = builder.build(AgentInfo(name="a"), Usage(), session_id="s")
-    Transcript.model_validate_json(transcript.model_dump_json())
-    assert (transcript.steps[-1].extra == {"truncated": True}) is builder.truncated
-    assert sum(len(step.message) for step in transcript.steps) <= limit + 200
-
-
-def test_memory_stays_flat_under_many_small_steps() -> None:
-    tracemalloc.start()
-    builder = TranscriptBuilder("p")
-    for number in range(30_000):
-        draft = builder.step("agent", "x")
-        builder.call(draft, str(number), "tool", {"a": [1, 2, 3]})
-        builder.result(str(number), "y")
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert builder.truncated
-    assert peak < 60 << 20

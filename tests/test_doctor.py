@@ -153,6 +153,7 @@ BROKEN = {
     "signal": ("#!/bin/sh\nkill -SEGV $$\n", "signal 11"),
     "hang": ("#!/bin/sh\nsleep 77 &\nsleep 77\n", "no answer within 2 s"),
     "stubborn": ("#!/bin/sh\ntrap '' TERM INT\nwhile :; do sleep 1; done\n", "no answer within 2 s"),
+    "old": ("#!/bin/sh\necho '2.0.76 (Claude Code)'\n", "is too old: 2.1.0 or later is needed"),
     "no-interpreter": ("#!/no/such/interpreter\n", "could not be started"),
 }
 

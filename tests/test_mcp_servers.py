@@ -15,7 +15,7 @@ from pytest_codeprobe.model.agent import SessionCommand
 from pytest_codeprobe.model.config import AgentConfig
 from tests.agent_sessions import make_request
 from tests.claude_runs import ClaudeProject, calls, server, transcript
-from tests.front_door import Project
+from tests.front_door import Project, Run
 from tests.model_server import Script, ToolCall, Turn, Usage
 from tests.real_cli import require_clis
 
@@ -44,6 +44,15 @@ def test_they_go_by_a_private_file(tmp_path: Path) -> None:
     }
     assert "--strict-mcp-config" in command.argv
     assert not any("a-secret-key" in part for part in command.argv)
+    assert command.env["MCP_TIMEOUT"] == "24000"  # less than the silence that is taken for an outage
+
+
+def test_the_task_says_how_long_to_wait_for_them(tmp_path: Path) -> None:
+    agent = {"mcp_servers": {"docs": {"command": "docs"}}}
+    patient = make_request(tmp_path, agent, limits={"provider_patience": 600})
+    assert Claude().command(patient).env["MCP_TIMEOUT"] == "30000"
+    assert "MCP_TIMEOUT" not in started(tmp_path, {**agent, "env": {"MCP_TIMEOUT": "90000"}}).env
+    assert "MCP_TIMEOUT" not in started(tmp_path, {}).env
 
 
 def test_the_workspaces_own_stand_beside_them_and_the_tasks_win(tmp_path: Path) -> None:
@@ -121,63 +130,54 @@ def docs(*tools: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.real_cli
-def test_the_agent_uses_a_declared_server(project: Project) -> None:
+def test_sessions_with_servers(project: Project) -> None:
+    """One that is used, one whose tools the task's lists take away, one that the workspace has too, and two that are not there."""
     claude = real(project)
     env = {"MCP_TOKEN": "${MCP_SOURCE}", "MCP_PLAIN": "plain", "MCP_DOLLAR": "$${HOME}"}
-    claude.task("t", agent={"mcp_servers": {"docs": docs("find", env=env)}})
-    find = ToolCall("mcp__docs__find", {"text": "hello"})
-    write = ToolCall("Write", {"file_path": "{cwd}/out.txt", "content": "done\n"})
-    turns = (Turn("I look.", [find], Usage(101, 11, 0, 0)), Turn("I write.", [write], Usage(103, 13, 0, 0)), Turn("Done."))
     project.environment["MCP_SOURCE"] = SECRET
-    with server([Script(turns, key="[t]")]) as model:
-        run = claude.run(model)
-    assert run.code == 0, run.output
-    found = transcript(run, "t")
+    claude.task("uses", agent={"mcp_servers": {"docs": docs("find", env=env)}})
+    claude.task("lists", agent={"mcp_servers": {"docs": docs("find")}, "allowed_tools": ["read", "write"]})
+    own = {"mcpServers": {"docs": docs("theirs"), "db": docs("query")}}
+    claude.task("both", agent={"mcp_servers": {"docs": docs("ours")}}, files={".mcp.json": json.dumps(own)})
+    claude.task("gone", agent={"mcp_servers": {"docs": {"command": "/no/such/server", "args": ["-x y"]}}})
+    claude.task("ends", files={".mcp.json": json.dumps({"mcpServers": {"db": {"command": "false"}}})})
+    write = ToolCall("Write", {"file_path": "{cwd}/out.txt", "content": "done\n"})
+    end = (Turn("I write.", [write], Usage(103, 13, 0, 0)), Turn("Done."))
+    scripts = [
+        Script((Turn("I look.", [ToolCall("mcp__docs__find", {"text": "hello"})], Usage(101, 11, 0, 0)), *end), key="[uses]"),
+        Script(end, key="[lists]"),
+        Script((Turn("", [ToolCall("mcp__docs__ours", {}), ToolCall("mcp__db__query", {})]), *end), key="[both]"),
+        *(Script((Turn("Too late.", [write], delay=60), *end), key=f"[{name}]") for name in ("gone", "ends")),
+    ]
+    with server(scripts) as model:
+        run = claude.run(model, "--codeprobe-jobs=3")
+    assert run.statuses == {"uses": "passed", "lists": "passed", "both": "passed", "gone": "error", "ends": "error"}, run.output
+    check_use(run)
+    offered = next(record.body for record in model.stats.log if record.key == "[lists]")["tools"]
+    assert sorted(tool["name"] for tool in offered) == ["Read", "Write"]
+    extra = transcript(run, "both").agent.extra or {}
+    assert {tool for tool in extra["tools"] if tool.startswith("mcp__")} == {"mcp__docs__ours", "mcp__db__query"}
+    assert all("workspace" in said for _, _, said in calls(transcript(run, "both"))[:2])
+    for name, named, remedy in (("gone", "docs (failed)", "`/no/such/server '-x y'`"), ("ends", "db (failed)", ".mcp.json")):
+        record = run.result(name)
+        assert (record["code"], len(record["attempts"])) == ("AGENT_CRASHED", 2)
+        assert record["reason"].endswith(f"a declared MCP server was not there at the start: {named}")
+        assert remedy in record["remediation"]
+        # it ended before the model had said a word
+        assert record["duration_seconds"] < 55
+        assert not any(record["usage"][kind] for kind in ("input_tokens", "output_tokens"))
+
+
+def check_use(run: Run) -> None:
+    found = transcript(run, "uses")
     (name, arguments, said), _ = calls(found)
     assert (name, arguments) == ("mcp__docs__find", {"text": "hello"})
     told = json.loads(said)
-    assert told["environment"] == {"MCP_TOKEN": "[REDACTED]", "MCP_PLAIN": "plain", "MCP_DOLLAR": "${HOME}"}
+    seen = {"MCP_TOKEN": "[REDACTED]", "MCP_PLAIN": "plain", "MCP_DOLLAR": "${HOME}", "MCP_TIMEOUT": "24000"}
+    assert told["environment"] == seen
     assert Path(told["cwd"]).name == "workspace"
     extra = found.agent.extra or {}
     assert extra["mcp_servers"] == {"docs": "connected"}
     assert "mcp__docs__find" in extra["tools"]
     for file in run.folder.rglob("*"):
         assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
-
-
-@pytest.mark.real_cli
-def test_lists_of_the_task_take_its_tools_away(project: Project) -> None:
-    claude = real(project)
-    claude.task("t", agent={"mcp_servers": {"docs": docs("find")}, "allowed_tools": ["read", "write"]})
-    write = ToolCall("Write", {"file_path": "{cwd}/out.txt", "content": "done\n"})
-    with server([Script((Turn("", [write]), Turn("Done.")), key="[t]")]) as model:
-        run = claude.run(model)
-    assert run.code == 0, run.output
-    offered = next(record.body for record in model.stats.log if record.key == "[t]")["tools"]
-    assert sorted(tool["name"] for tool in offered) == ["Read", "Write"]
-
-
-@pytest.mark.real_cli
-@pytest.mark.parametrize("broken", [{"command": "/no/such/server"}, {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}])
-def test_a_declared_server_that_is_not_there_is_an_error(project: Project, broken: dict[str, Any]) -> None:
-    claude = real(project)
-    claude.task("t", agent={"mcp_servers": {"docs": broken}})
-    write = ToolCall("Write", {"file_path": "{cwd}/out.txt", "content": "done\n"})
-    with server([Script((Turn("", [write]), Turn("Done.")), key="[t]")]) as model:
-        run = claude.run(model)
-    record = run.result("t")
-    assert (run.code, record["status"], record["code"]) == (6, "error", "AGENT_CRASHED")
-    assert "docs" in record["reason"]
-
-
-@pytest.mark.real_cli
-def test_of_two_servers_of_one_name_the_tasks_counts(project: Project) -> None:
-    claude = real(project)
-    own = {"mcpServers": {"docs": docs("theirs"), "db": docs("query")}}
-    claude.task("t", agent={"mcp_servers": {"docs": docs("ours")}}, files={".mcp.json": json.dumps(own)})
-    turns = (Turn("", [ToolCall("mcp__docs__ours", {}), ToolCall("mcp__db__query", {})]), Turn("Done."))
-    with server([Script(turns, key="[t]")]) as model:
-        run = claude.run(model)
-    extra = transcript(run, "t").agent.extra or {}
-    assert {tool for tool in extra["tools"] if tool.startswith("mcp__")} == {"mcp__docs__ours", "mcp__db__query"}
-    assert all("workspace" in said for _, _, said in calls(transcript(run, "t")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_codeprobe.agents.base.transcripts import MEMORY, TranscriptBuilder, json_size
+from pytest_codeprobe.agents.base.transcripts import STEP_JSON, Draft, TranscriptBuilder, json_size
 from pytest_codeprobe.model.result import AgentInfo, Usage
 from pytest_codeprobe.model.transcript import Transcript
 from tests.front_door import Project, Run, scripted
@@ -26,6 +27,11 @@ def talking(count: int, size: int = 1000) -> dict[str, Any]:
     return scripted(*({"say": f"{n} " + "x" * size} for n in range(count)), WRITE)
 
 
+def named(*tasks: str) -> list[str]:
+    """Each by its file: that chooses the agent which it names itself."""
+    return [f"tasks/{task}.yaml" for task in tasks]
+
+
 def transcript(run: Run, task: str) -> dict[str, Any]:
     return dict(json.loads((run.trial(task) / "attempt-1" / "transcript.json").read_text()))
 
@@ -38,12 +44,17 @@ def is_cut(run: Run, task: str) -> bool:
     return bool(transcript(run, task)["steps"][-1].get("extra") == {"truncated": True})
 
 
-def test_truncate_marks_the_end_and_goes_on(project: Project, mode: str) -> None:
+def test_truncate_marks_the_end_and_goes_on(project: Project) -> None:
     project.task("long", agent=talking(50))
     project.task("short", agent=scripted(WRITE))
-    run = project.run("tasks", AGENT, "--codeprobe-trace-max-bytes=20000", mode=mode).assert_consistent()
-    assert (run.code, run.statuses) == (0, {"long": "passed", "short": "passed"})
+    project.task("quiet", agent={"type": "command", "command": ["sh", "-c", f"{ENDLESS}; echo done > out.txt"]})
+    run = project.run(*named("long", "short", "quiet"), "--codeprobe-trace-max-bytes=20000").assert_consistent()
+    assert (run.code, run.statuses) == (0, {"long": "passed", "short": "passed", "quiet": "passed"})
     assert is_cut(run, "long")
+    assert is_cut(run, "quiet")  # of which all is one step, made at its end
+    for name, warned in (("long", True), ("short", False), ("quiet", True)):
+        said = [w for w in run.result(name)["warnings"] if w == "the transcript was truncated after 20000 bytes; the raw log has the rest"]
+        assert len(said) == warned
     assert not is_cut(run, "short")
     assert 15_000 < size(run, "long") < 20_000 + HEAD
     Transcript.model_validate(transcript(run, "long"))
@@ -51,40 +62,34 @@ def test_truncate_marks_the_end_and_goes_on(project: Project, mode: str) -> None
     assert [w for w in run.envelope["warnings"] if "transcript was truncated" in w]
 
 
-@pytest.mark.joint
-def test_fail_stops_the_session(project: Project, mode: str) -> None:
+def test_fail_stops_the_session(project: Project) -> None:
+    """Also where it has ended before anybody looked, and where its transcript is made at its end."""
     project.task("long", agent=scripted({"say": "x" * 3000}, {"usage": {"cost_usd": 0.5}}, {"sleep": 60}, WRITE))
+    project.task("quick", agent=scripted({"say": "x" * 3000}, WRITE))
+    project.task("quiet", agent={"type": "command", "command": ["sh", "-c", f"{ENDLESS}; echo done > out.txt"]})
     project.task("short", agent=scripted(WRITE))
-    run = project.run("tasks", AGENT, "--codeprobe-trace-overflow=fail", "--codeprobe-trace-max-bytes=2000", mode=mode).assert_consistent()
-    assert (run.code, run.statuses) == (6, {"long": "error", "short": "passed"})
+    flags = ("--codeprobe-trace-overflow=fail", "--codeprobe-trace-max-bytes=2000")
+    run = project.run(*named("long", "quick", "quiet", "short"), *flags).assert_consistent()
+    assert (run.code, run.statuses) == (6, {"long": "error", "quick": "error", "quiet": "error", "short": "passed"})
     record = run.result("long")
     assert (record["code"], record["phase"], len(record["attempts"])) == ("TRACE_OVERFLOW_FIRED", "session", 1)
     assert record["attempts"][0]["code"] == "TRACE_OVERFLOW_FIRED"
     assert record["cost_usd"] in (0.0, 0.5)  # whichever came first: the stop, or the bill
     assert record["duration_seconds"] < 30
     (error,) = run.envelope["errors"]
+    assert (error["code"], error["count"]) == ("TRACE_OVERFLOW_FIRED", 3)
     assert "2000 bytes" in error["message"]
     assert "--codeprobe-trace-max-bytes" in error["remediation"]
     run.assert_nothing_left()
 
 
-def test_fail_also_where_the_session_ended_first(project: Project, mode: str) -> None:
-    project.task("t", agent=scripted({"say": "x" * 3000}, WRITE))
-    project.task("quiet", agent={"type": "command", "command": ["sh", "-c", f"{ENDLESS}; echo done > out.txt"]})
-    run = project.run(
-        "tasks", "--codeprobe-trace-overflow=fail", "--codeprobe-trace-max-bytes=2000", "tasks/t.yaml", "tasks/quiet.yaml", mode=mode
-    )
-    assert run.assert_consistent().statuses == {"t": "error", "quiet": "error"}
-    assert [(e["code"], e["count"]) for e in run.envelope["errors"]] == [("TRACE_OVERFLOW_FIRED", 2)]
-
-
-def test_off_writes_none(project: Project, mode: str) -> None:
+def test_off_writes_none(project: Project) -> None:
     check = 'test -z "${TRANSCRIPT+set}"'
     project.task(
         "t", agent=talking(5), success_criteria=[{"type": "run_command", "command": check}, {"type": "file_exists", "path": "out.txt"}]
     )
     limits = ("--codeprobe-trace-max-bytes=100", "--codeprobe-trace-budget=100")
-    run = project.run("tasks", AGENT, "--codeprobe-trace-overflow=off", *limits, mode=mode).assert_consistent()
+    run = project.run("tasks", AGENT, "--codeprobe-trace-overflow=off", *limits).assert_consistent()
     assert (run.code, run.envelope["warnings"]) == (0, [])
     assert not (run.trial("t") / "attempt-1" / "transcript.json").exists()
     assert (run.trial("t") / "attempt-1" / "agent.stdout").stat().st_size > 5000
@@ -123,9 +128,9 @@ def test_over_the_budget_the_run_stops(project: Project, mode: str) -> None:
     run.assert_nothing_left()
 
 
-def test_a_budget_that_the_last_transcript_passes_is_told_too(project: Project, mode: str) -> None:
+def test_a_budget_that_the_last_transcript_passes_is_told_too(project: Project) -> None:
     project.task("t", agent=talking(20))
-    run = project.run("tasks", AGENT, "--codeprobe-trace-overflow=fail", "--codeprobe-trace-budget=1KB", mode=mode).assert_consistent()
+    run = project.run("tasks", AGENT, "--codeprobe-trace-overflow=fail", "--codeprobe-trace-budget=1KB").assert_consistent()
     assert (run.code, run.statuses, [e["code"] for e in run.envelope["errors"]]) == (6, {"t": "passed"}, ["TRACE_BUDGET_EXCEEDED"])
 
 
@@ -176,7 +181,9 @@ def test_the_file_is_no_larger_than_its_limit(actions: list[tuple[str, str]], li
         else:
             builder.raw(text.encode("utf-8", "surrogatepass"))
     built = builder.build(AgentInfo(name="a"), Usage(), session_id="s")
-    assert len(built.model_dump_json(exclude_none=True).encode()) <= limit + HEAD
+    assert len(Transcript.model_validate_json(written := built.model_dump_json(exclude_none=True)).steps) == len(built.steps)
+    assert len(written.encode()) <= limit + HEAD
+    assert (built.steps[-1].extra == {"truncated": True}) is builder.truncated
 
 
 @given(st.text(st.characters(), max_size=200))
@@ -198,19 +205,69 @@ def test_a_text_is_cut_where_its_bytes_are_full(text: str, limit: int) -> None:
     built = builder.build(AgentInfo(name="a"), Usage(), session_id="s")
     assert text.startswith(built.steps[0].message)
     assert json_size(built.steps[0].message) <= max(2, limit)
-    assert builder.truncated == (json_size(text) > limit - 300)
+    assert builder.truncated == (json_size(text) > limit - STEP_JSON)
 
 
-def test_memory_stays_flat_whatever_the_limit() -> None:
-    for limit in (1000, MEMORY // 2):
-        tracemalloc.start()
-        builder = TranscriptBuilder("p", limit=limit)
-        for number in range(60_000):
-            builder.step("agent", f"step {number} " + "y" * 200)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak < 3 * MEMORY
-        assert builder.truncated
+def lines(builder: TranscriptBuilder, draft: Draft, number: int) -> None:
+    builder.raw(b"line %d" % number)
+
+
+def pieces(builder: TranscriptBuilder, draft: Draft, number: int) -> None:
+    builder.text(draft, f"piece {number}")
+
+
+def steps(builder: TranscriptBuilder, draft: Draft, number: int) -> None:
+    builder.step("agent", f"step {number}", timestamp="2026-01-01T00:00:00.000Z", model="claude-sonnet-4-5")
+
+
+def calls(builder: TranscriptBuilder, draft: Draft, number: int) -> None:
+    builder.call(draft, str(number), "Bash", {"list": [{"key": number}] * 3})
+
+
+def results(builder: TranscriptBuilder, draft: Draft, number: int) -> None:
+    builder.result("1", f"result {number}", failed=True)
+
+
+SMALL = 2 << 20
+
+
+@pytest.mark.parametrize(("fill", "limit", "cut"), [
+    (lines, SMALL, ""), (pieces, SMALL, ""), (steps, SMALL, "memory"), (calls, SMALL, "memory"), (results, 1000, "limit"),
+    (lines, 50_000, "limit"), (steps, 100_000, "limit"),
+])  # fmt: skip
+def test_very_many_small_things(fill: Callable[[TranscriptBuilder, Draft, int], None], limit: int, cut: str) -> None:
+    """Memory is bounded, nothing is called too much that is not, and what is said about it is true."""
+    builder = TranscriptBuilder("p", limit=limit, memory=SMALL)
+    draft = builder.step("agent")
+    builder.call(draft, "1", "Bash", {})
+    tracemalloc.start()
+    for number in range(10_000):
+        fill(builder, draft, number)
+    built = builder.build(AgentInfo(name="a"), Usage(), session_id="s")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    size = len(built.model_dump_json(exclude_none=True))
+    assert peak < SMALL + (256 << 10)
+    assert (builder.over_limit, builder.over_memory) == (cut == "limit", cut == "memory")
+    said = built.steps[-1].message
+    if cut == "memory":
+        assert size < limit / 2
+        assert said == f"[transcript truncated after {len(built.steps) - 1} steps, which take 2 MiB of memory; the raw log has the rest]"
+    elif cut == "limit":
+        assert limit / 3 - HEAD < size <= limit + HEAD
+        assert said == f"[transcript truncated after {limit} bytes; the raw log has the rest]"
+    else:
+        assert " ".join(step.message for step in built.steps).endswith(" 9999")
+
+
+def test_a_million_lines_are_no_million_steps() -> None:
+    builder = TranscriptBuilder("p", limit=20_000_000)
+    for number in range(1_000_000):
+        builder.raw(b"line %d" % number)
+    built = builder.build(AgentInfo(name="a"), Usage(), session_id="s")
+    assert not builder.truncated
+    assert len(built.steps) < 250
+    assert "\n".join(step.message for step in built.steps[1:]).splitlines() == [f"line {n}" for n in range(1_000_000)]
 
 
 def test_off_collects_nothing() -> None:

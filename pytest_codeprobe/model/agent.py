@@ -90,6 +90,7 @@ class SessionParser(ABC):
     replied: bool = False  #: the model has begun to answer at least once
     final_seen: bool = False  #: the CLI's own last event: it has nothing more to do
     unpriced: str | None = None  #: a model of which no price is known, so that usage() can't tell a cost while the session runs
+    doomed: bool = False  #: something that the session was to work with is not there; end() says what. It is stopped at once
 
     @property
     def overflowed(self) -> bool:
@@ -155,6 +156,7 @@ class Agent(ABC):
     endpoint_variable: ClassVar[str | None] = None
     table: ClassVar[type[BaseModel] | None] = None  #: the model of the agent's own table in AgentConfig
     install_hint: ClassVar[str] = ""  #: how to get the CLI, a sentence
+    minimum_version: ClassVar[str | None] = None  #: of the CLI; an older one lacks options that the adapter uses
 
     def unavailable(self, context: Context, declared: frozenset[str] = frozenset()) -> CodeprobeError | None:
         """NO_BACKENDS_CONFIGURED if its CLI or its credentials are missing here; None if it can start.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from pytest_codeprobe.agents.base.transcripts import MAX_BYTES
@@ -107,6 +108,8 @@ class Attempts:
         self._settle(outcome.usage, outcome.unpriced)
         if context.options.trace_overflow != "off":
             self.transcript = parser.transcript()
+            warnings = tuple(dict.fromkeys((*outcome.warnings, *parser.warnings)))  # it may have been cut only now
+            outcome = self.outcome = replace(outcome, warnings=warnings)
             size = self._store.transcript(sandbox, self.transcript)
             context.events.emit("transcript", node_id=self._trial.node_id, attempt=self.number, bytes=size)
         if outcome.stopped:

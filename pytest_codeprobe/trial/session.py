@@ -110,7 +110,7 @@ class Watch:
         self._counts = any((limits.max_turns, limits.max_input_tokens, limits.max_output_tokens, limits.max_total_tokens, limits.max_usd))
 
     def look(self, read: int) -> str | None:
-        """None = go on; else the limit's name, `auth`, `patience`, `trace`, `final`, or what `until` says."""
+        """None = go on; else the limit's name, `auth`, `patience`, `trace`, `final`, ENOUGH, or what `until` says."""
         now = self._clock.monotonic()
         if read:
             self._last_output = now
@@ -118,6 +118,8 @@ class Watch:
             return "trace"
         if read and self._until is not None and (why := self._until(self._parser)) is not None:
             return why
+        if self._parser.doomed:
+            return ENOUGH
         if self._parser.final_seen:
             self._final_since = self._final_since or now
             return "final" if now - self._final_since > LINGER else None

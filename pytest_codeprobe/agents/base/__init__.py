@@ -129,7 +129,7 @@ class BaseParser(SessionParser):
 
     @property
     def overflowed(self) -> bool:
-        return self.steps.truncated and self.request.context.options.trace_overflow == "fail"
+        return self.steps.over_limit and self.request.context.options.trace_overflow == "fail"
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -137,7 +137,7 @@ class BaseParser(SessionParser):
         if self._oversized:
             found.append(f"{self._oversized} lines of output were too long to be read; they are in the raw log only")
         if self.steps.truncated:
-            found.append("the transcript was truncated; the raw log has the rest")
+            found.append(f"the transcript was truncated {self.steps.cut}; the raw log has the rest")
         return found
 
     def info(self) -> AgentInfo:

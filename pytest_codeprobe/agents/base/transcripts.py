@@ -26,8 +26,14 @@ from pytest_codeprobe.model.transcript import (
 MAX_BYTES = 64 << 20
 #: bytes that the steps of one transcript may take in memory, where the limit of its file is smaller
 MEMORY = 32 << 20
-_STEP_COST = 1000  # bytes that an empty step, call or result takes in memory
-_STEP_JSON = 300  # and at most in the file: names of fields, figures, a time
+# bytes in memory, measured with what build() makes of it: an empty step, call, result; an object or list in a value, a leaf of it
+_STEP_HELD, _CALL_HELD, _RESULT_HELD, _OBJECT_HELD, _LEAF_HELD = 2000, 900, 800, 190, 50
+_PIECE_HELD = 60  # of a text, beside its letters
+#: and at most in the file: what stands around the texts and values of a step, a call, a result
+STEP_JSON, _CALL_JSON, _RESULT_JSON = 80, 70, 80
+_METRICS_JSON = 170  # of a model's reply: what it has used, which is known later
+_LOOSE = 64  # pieces of a text that are held apart
+_RAW_STEP = 64 << 10  # bytes of lines that are kept in one step
 _MAX_DEPTH = 40  # levels of a tool call's arguments
 _MAX_INT = 2**63
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -75,18 +81,32 @@ def _value_size(value: Any) -> int:
 
 
 def _leaves(value: Any) -> Iterator[int]:
+    """Bytes in memory of the parts of such a value."""
     if isinstance(value, str):
-        yield len(value) + 50
+        yield _width(value) * len(value) + _LEAF_HELD
     elif isinstance(value, Mapping):
+        yield _OBJECT_HELD
         for key, item in value.items():
-            yield len(key) + 50
+            yield _width(key) * len(key) + _LEAF_HELD
             yield from _leaves(item)
     elif isinstance(value, list):
-        yield 50
+        yield _OBJECT_HELD
         for item in value:
             yield from _leaves(item)
     else:
-        yield 30
+        yield _LEAF_HELD
+
+
+def _width(text: str) -> int:
+    """Bytes that a character takes in memory, at most."""
+    return 1 if text.isascii() else 4
+
+
+def _add(texts: list[str], piece: str) -> None:
+    """One more piece of a text. Of very many the last are joined whenever they have grown alike: few objects, few copies."""
+    texts.append(piece)
+    while len(texts) > _LOOSE and len(texts[-2]) < 2 * len(texts[-1]):
+        texts[-2:] = [f"{texts[-2]}\n{texts[-1]}"]
 
 
 @dataclass(slots=True)
@@ -131,12 +151,14 @@ class TranscriptBuilder:
     the file; 0 where the run's budget for transcripts is used up. `off`: no transcript is wanted, and nothing is collected.
     """
 
-    def __init__(self, prompt: str, *, limit: int = MAX_BYTES, off: bool = False) -> None:
-        self._limit, self._memory, self._off = limit, max(limit, MEMORY), off
+    def __init__(self, prompt: str, *, limit: int = MAX_BYTES, off: bool = False, memory: int = MEMORY) -> None:
+        self._limit, self._memory, self._off = limit, max(limit, memory), off
         self._used = self._held = 0  # bytes of the file, and in memory
         self._drafts: list[Draft] = []
         self._owners: dict[str, Draft] = {}  # tool call id -> the step that holds the call
-        self.truncated = False
+        self._raw: tuple[Draft, int] | None = None  # the step of the last lines that were no events, and the bytes that it has room for
+        self.over_limit = False  #: the file would have passed its limit
+        self.over_memory = False  #: the steps would have taken too much memory, though the file was within its limit
         self.text(self.step("user"), prompt)
 
     def step(
@@ -153,7 +175,10 @@ class TranscriptBuilder:
         draft = Draft(source, None if timestamp is None else storable(timestamp), None if model is None else storable(model))
         draft.llm_call_count = llm_call_count
         extra = json_value(extra)
-        if self._take(extra):
+        fields = [json_size(value) + 15 for value in (draft.timestamp, draft.model) if value is not None]
+        fields.append(_METRICS_JSON if source == "agent" and model is not None else 0)
+        fields.append(0 if llm_call_count is None else 24)
+        if self._take(STEP_JSON + sum(fields), _STEP_HELD, extra):
             draft.extra = extra
             self._drafts.append(draft)
             if text:
@@ -162,29 +187,34 @@ class TranscriptBuilder:
 
     def text(self, draft: Draft, text: str) -> None:
         """Add to a step's message."""
-        if kept := self._fit(text):
-            draft.texts.append(kept)
+        self._piece(draft.texts, text)
 
     def reasoning(self, draft: Draft, text: str) -> None:
         """Add to what the model thought."""
+        if not draft.reasoning:
+            self._used += 21  # the field's name
+        self._piece(draft.reasoning, text)
+
+    def _piece(self, texts: list[str], text: str) -> None:
         if kept := self._fit(text):
-            draft.reasoning.append(kept)
+            _add(texts, kept)
+            self._held += _PIECE_HELD if len(texts) <= _LOOSE else 2
 
     def call(self, draft: Draft, call_id: str, name: str, arguments: Any) -> bool:
         """Add a tool call; False if this step has one of that id already."""
         call_id, arguments = storable(call_id), json_value(arguments)
         if call_id in draft.calls:
             return False
-        if self._take(arguments):
-            values = arguments if isinstance(arguments, dict) else {"value": arguments}
-            draft.calls[call_id] = ToolCall(tool_call_id=call_id, function_name=storable(name), arguments=values)
+        name, values = storable(name), arguments if isinstance(arguments, dict) else {"value": arguments}
+        if self._take(_CALL_JSON + json_size(call_id) + json_size(name), _CALL_HELD, values):
+            draft.calls[call_id] = ToolCall(tool_call_id=call_id, function_name=name, arguments=values)
             self._owners[call_id] = draft
         return True
 
     def result(self, call_id: str, content: str, **extra: Any) -> None:
         """Add what a call answered to the step that holds the call; to a step of its own where none does."""
         call_id, extra = storable(call_id), json_value(extra)
-        if not self._take(extra):
+        if not self._take(_RESULT_JSON + json_size(call_id), _RESULT_HELD, extra):
             return
         owner = self._owners.get(call_id)
         if owner is None:
@@ -194,8 +224,14 @@ class TranscriptBuilder:
         owner.results.append(ObservationResult(source_call_id=source, content=self._fit(content), extra=extra or None))
 
     def raw(self, line: bytes) -> None:
-        """A line that is no event of the CLI."""
-        self.step("system", decoded(line), raw=True)
+        """A line that is no event of the CLI. Those that follow one another are lines of one step."""
+        text = decoded(line)
+        if self._raw is not None and self._drafts[-1] is self._raw[0] and len(text) <= self._raw[1]:
+            draft, room = self._raw
+            self.text(draft, text)
+        else:
+            draft, room = self.step("system", text, raw=True), _RAW_STEP
+        self._raw = (draft, room - len(text) - 1) if self._drafts and self._drafts[-1] is draft else None
 
     def oversized(self, offset: int, length: int) -> None:
         """A line that is in the raw log only."""
@@ -205,8 +241,7 @@ class TranscriptBuilder:
         """The transcript as it stands."""
         drafts = list(self._drafts)
         if self.truncated:
-            after = f"after {self._limit} bytes" if self._limit else "by the trace budget of the run"
-            note = f"[transcript truncated {after}; the raw log has the rest]"
+            note = f"[transcript truncated {self.cut}; the raw log has the rest]"
             drafts.append(Draft("system", texts=[note], extra={"truncated": True}))
         prompt_tokens = [usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens]
         known = [n for n in prompt_tokens if n is not None]
@@ -228,14 +263,28 @@ class TranscriptBuilder:
             ),
         )
 
-    def _take(self, value: Any) -> bool:
-        """Whether there is room for a step, call or result that holds this value beside its texts."""
+    @property
+    def truncated(self) -> bool:
+        """Something was left out."""
+        return self.over_limit or self.over_memory
+
+    @property
+    def cut(self) -> str:
+        """Where it was truncated."""
+        if self.over_memory:
+            return f"after {len(self._drafts)} steps, which take {self._memory >> 20} MiB of memory"
+        return f"after {self._limit} bytes" if self._limit else "by the trace budget of the run"
+
+    def _take(self, size: int, held: int, value: Any) -> bool:
+        """Whether there is room for a step, call or result: bytes of the file and of memory beside its texts and this value."""
         if self._off or self.truncated:
             return False
-        size = _STEP_JSON + (_value_size(value) if value else 0)
-        held = _STEP_COST + (sum(_leaves(value)) if value else 0)
-        if self._used + size > self._limit or self._held + held > self._memory:
-            self.truncated = bool(self._drafts)  # the prompt's own step is kept in any case
+        if value:
+            size += _value_size(value)
+            held += sum(_leaves(value))
+        if self._drafts:  # the prompt's own step is kept in any case
+            self.over_limit = self._used + size > self._limit
+            self.over_memory = not self.over_limit and self._held + held > self._memory
         if self.truncated:
             return False
         self._used += size
@@ -247,14 +296,14 @@ class TranscriptBuilder:
         if self._off or self.truncated:
             return ""
         text = storable(text)
-        width = 1 if text.isascii() else 4  # bytes of a character in memory, at most
+        width = _width(text)
         size, room, places = json_size(text), max(0, self._limit - self._used), max(0, self._memory - self._held) // width
         if size > room or len(text) > places:
-            self.truncated = True
+            self.over_limit, self.over_memory = size > room, size <= room
             text = text[: min(places, room)]
             while text and (size := json_size(text)) > room:  # some characters take more than one byte: up to six
                 text = text[: min(len(text) - 1, len(text) * room // size)]
         if text:
-            self._used += json_size(text) if self.truncated else size
+            self._used += size
             self._held += len(text) * width
         return text

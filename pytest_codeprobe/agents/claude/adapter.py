@@ -24,6 +24,8 @@ from pytest_codeprobe.model.trial import Trial
 
 #: pre-approved under `auto` where the driver doesn't isolate: without them the CLI refuses to run a test, and says success
 _PRE_APPROVED = ("Bash", "Read", "Write", "Edit", "Glob", "Grep", "Skill")
+_MCP_SECONDS = 30.0  #: that the CLI waits for an MCP server by itself
+_MCP_PART = 0.8  #: of provider_patience that it may wait
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 #: `/model` of the CLI: with and without a longer context
 _ALIASES = tuple(word + window for word in ("best", "default", "fable", "haiku", "opus", "opusplan", "sonnet") for window in ("", "[1m]"))
@@ -86,6 +88,7 @@ class Claude(Agent):
     }
     endpoint_variable = BASE_URL
     table = ClaudeTable
+    minimum_version = "2.1.0"
     install_hint = "Install Claude Code with `npm install -g @anthropic-ai/claude-code`."
 
     def find(self, context: Context) -> str | None:
@@ -153,6 +156,8 @@ class Claude(Agent):
             argv += [option, str(path)]
         env = {**_QUIET, "CLAUDE_CONFIG_DIR": str(home)}
         argv += _server_files(servers, home, files, env)
+        if servers.declared:  # the CLI waits for them in silence, which must not be taken for the provider's
+            env["MCP_TIMEOUT"] = str(int(1000 * min(_MCP_SECONDS, _MCP_PART * request.trial.limits.provider_patience)))
         if config.max_thinking_tokens is not None:
             env["MAX_THINKING_TOKENS"] = str(config.max_thinking_tokens)
         if mode == "bypassPermissions" and os.geteuid() == 0:

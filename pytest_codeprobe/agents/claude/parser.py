@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_codeprobe.agents.base import BaseParser, amount, count, exit_words, last_words, mapping, no_price, sequence, text
 from pytest_codeprobe.agents.base.transcripts import Draft
-from pytest_codeprobe.agents.claude.servers import NOT_THERE, capabilities_of
+from pytest_codeprobe.agents.claude.servers import NOT_THERE, by_hand, capabilities_of
 from pytest_codeprobe.agents.claude.usage import Replies, Reply, final_tokens
 from pytest_codeprobe.model.agent import Agent, Fault, SessionEnd, SessionRequest
 from pytest_codeprobe.model.capabilities import Capabilities
@@ -27,6 +28,7 @@ _AUTH_WORDS = frozenset({"authentication_failed", "billing_error", "oauth_org_no
 _REQUEST_WORDS = frozenset({"invalid_request", "max_output_tokens", "model_not_found"})
 _TRANSIENT = frozenset({408, 409, 425, 429})
 _CALLS_HELD = 10_000
+_LONG_WAIT = 60.0  #: seconds; of a 429 that asks for more the CLI tells nothing but that it gives up
 _LIMITS = {"error_max_turns": "max_turns", "error_max_budget_usd": "max_usd"}
 
 
@@ -182,6 +184,7 @@ class ClaudeParser(BaseParser):
         states = {text(s.get("name")): text(s.get("status")) for s in map(mapping, sequence(line.get("mcp_servers")))}
         self._servers = {name: state for name, state in states.items() if state in NOT_THERE}
         self._servers |= dict.fromkeys(self._declared - states.keys(), "missing")
+        self.doomed = bool(self._servers)
         self.details = {
             "tools": [text(tool) for tool in sequence(line.get("tools"))][:1000],
             "mcp_servers": dict(list(states.items())[:1000]),
@@ -199,15 +202,18 @@ class ClaudeParser(BaseParser):
 
     # trouble
 
-    def _trouble(self, status: int | None, word: str, message: str, retry_after: float | None = None) -> None:
+    def _trouble(self, status: int | None, word: str, message: str, retry_after: float | None = None, *, retrying: bool = False) -> None:
         """Take what the CLI says of a failed request. Its own events alone do that, never text in a tool's output."""
-        if status in (401, 403) or word in _AUTH_WORDS:
+        if status in (401, 402, 403) or word in _AUTH_WORDS:
             self.fault = Fault("auth", message, status)
         elif (status is not None and 400 <= status < 500 and status not in _TRANSIENT) or word in _REQUEST_WORDS:
             self.fault, self._rejection = None, message
         else:
-            known = self.fault.retry_after if self.fault else None
-            self.fault = Fault("unavailable", message, status, retry_after or known)
+            if self.fault is not None:
+                retry_after = retry_after or self.fault.retry_after
+            elif status == 429 and not retrying:
+                retry_after = _LONG_WAIT
+            self.fault = Fault("unavailable", message, status, retry_after)
 
     def _retry(self, line: Mapping[str, Any]) -> None:
         status, word = count(line.get("error_status")), text(line.get("error"))
@@ -216,7 +222,7 @@ class ClaudeParser(BaseParser):
         self._step("system", line, f"[the model's provider: {what}; retry {attempt} of {count(line.get('max_retries'))}]", llm_call_count=0)
         # The CLI's own delays double from 0.5 s, give or take a quarter; a longer one is what the provider asked for.
         named = delay if delay > 1.5 * 0.5 * 2 ** min(attempt - 1, 10) else None
-        self._trouble(status, word, f"the model's provider answered {what}", named)
+        self._trouble(status, word, f"the model's provider answered {what}", named, retrying=True)
 
     def _synthetic(self, line: Mapping[str, Any], message: Mapping[str, Any]) -> None:
         said = _content(message.get("content"))
@@ -286,7 +292,7 @@ class ClaudeParser(BaseParser):
         if self.fault is not None and not (by_limit and self._ran):
             return self._provider_end(self.fault)
         if stopped_for == "patience":
-            return SessionEnd(code="LLM_UNAVAILABLE", reason="the model's provider did not answer")
+            return self._silent_end()
         if (fault := self._set_up_wrong()) is not None:
             return fault
         return SessionEnd() if by_limit else self._own_end(exit, stderr_tail)
@@ -295,13 +301,26 @@ class ClaudeParser(BaseParser):
         if fault.kind == "auth":
             wanted = "Set a valid ANTHROPIC_API_KEY, or log in again with `claude /login`."
             return SessionEnd(code="AUTH_FAILED", reason=fault.message, remediation=wanted)
-        return SessionEnd(code="LLM_UNAVAILABLE", reason=fault.message, retry_after=fault.retry_after)
+        # without a status nobody answered that speaks the provider's language
+        way = "Check the way to the model's provider: the network, ANTHROPIC_BASE_URL, proxies, NODE_EXTRA_CA_CERTS. Then run again."
+        remedy = None if fault.status is not None else way
+        return SessionEnd(code="LLM_UNAVAILABLE", reason=fault.message, remediation=remedy, retry_after=fault.retry_after)
+
+    def _silent_end(self) -> SessionEnd:
+        """Nothing was heard for as long as `provider_patience` allows."""
+        if self.details:
+            return SessionEnd(code="LLM_UNAVAILABLE", reason="the model's provider did not answer")
+        waits = f"; it waits for its MCP servers first: {', '.join(sorted(self._declared))}" if self._declared else ""
+        reason = f"claude said nothing at all within {self.request.trial.limits.provider_patience:g} s of its start{waits}"
+        return SessionEnd(code="AGENT_CRASHED", reason=one_line(reason), remediation=self._remedy())
 
     def _set_up_wrong(self) -> SessionEnd | None:
         """What the agent never had a chance against, whether it came to its end or a limit ended it."""
         if self._servers:
             names = ", ".join(f"{name} ({state})" for name, state in self._servers.items())
-            return SessionEnd(code="AGENT_CRASHED", reason=one_line(f"a declared MCP server was not there at the start: {names}"))
+            reason = f"{self._program()}: a declared MCP server was not there at the start: {names}"
+            wanted = self.request.redact(by_hand(self.request.trial.agent, self._servers))
+            return SessionEnd(code="AGENT_CRASHED", reason=one_line(reason), remediation=wanted, detail={"mcp_servers": self._servers})
         if self._blocked():
             names = ", ".join(sorted({name for name in self._refused.values() if name}))
             return SessionEnd(code="AGENT_BLOCKED", reason=one_line(f"refused for want of permission: {names}; nothing else was done"))
@@ -311,14 +330,13 @@ class ClaudeParser(BaseParser):
         """The CLI came to its end by itself."""
         result = self._result
         if result is None:
-            return self._bad_end(f"claude ended without a result: {exit_words(exit)}{last_words(stderr_tail)}")
+            return self._bad_end(f"{self._program()} ended without a result: {exit_words(exit)}{last_words(stderr_tail)}")
         if limit := _LIMITS.get(result.subtype):
             return SessionEnd(limit=limit)
         if result.is_error or not self.replied:
             why = self._rejection or one_line(self.request.redact(result.message), 500) or result.subtype or "no reply of the model"
-            return self._bad_end(
-                f"claude ended with an error: {why}" if result.is_error else f"claude ended without asking the model: {why}"
-            )
+            how = "ended with an error" if result.is_error else "ended without asking the model"
+            return self._bad_end(f"{self._program()} {how}: {why}")
         return SessionEnd()
 
     def _bad_end(self, reason: str) -> SessionEnd:
@@ -326,7 +344,20 @@ class ClaudeParser(BaseParser):
         if self._ran:
             self.warn(reason)
             return SessionEnd()
-        return SessionEnd(code="AGENT_CRASHED", reason=reason)
+        return SessionEnd(code="AGENT_CRASHED", reason=reason, remediation=self._remedy())
+
+    def _program(self) -> str:
+        return f"claude {self.version}" if self.version else "claude"
+
+    def _remedy(self) -> str | None:
+        """What to do about a request that the provider refuses, and a CLI that did not even say what it is: it may be too old."""
+        if self._rejection is not None:
+            return "The provider refuses the request itself: choose another model (--codeprobe-model), or correct the agent's settings."
+        if self.details:
+            return None
+        program = shlex.quote(self.request.executable or "claude")
+        oldest = self.agent.minimum_version
+        return f"See what `{program} --version` says: {oldest} or later is needed. {self.agent.install_hint} Then run again."
 
     def _blocked(self) -> bool:
         """Tools that do work were refused, and none did any. In plan mode that is what was asked for."""

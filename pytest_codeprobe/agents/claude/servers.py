@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from pytest_codeprobe.model.config import AgentConfig
 FILE = "codeprobe-mcp.json"  #: in the session's config dir: the task's servers, with the values of their variables
 #: a variable of the session whose value is a dollar sign; set where a value of a server needs it
 DOLLAR = "CP_DOLLAR"
-NOT_THERE = frozenset({"failed", "needs-auth"})  #: words of the CLI for a server that does not serve
+#: words of the CLI for a server that does not serve; `pending`: it has not answered in time, and the session goes on without it
+NOT_THERE = frozenset({"failed", "needs-auth", "pending"})
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  #: it becomes part of the tools' names
 _FIELDS = ("command", "args", "env")
 _LATER = ("url", "headers")
@@ -98,6 +100,18 @@ def servers(config: AgentConfig, workspace: Path) -> Servers:
         except OSError:
             found = None
     return Servers(config.mcp_servers or {}, path if found is not None else None, frozenset(found or ()))
+
+
+def by_hand(config: AgentConfig, states: Mapping[str, str]) -> str:
+    """What to do about servers that are not there; a sentence, with the command of one that the task itself declares."""
+    late = "pending" in states.values()
+    more = " Or give it more time: run_limits.provider_patience, and MCP_TIMEOUT (in milliseconds) in agent.env." if late else ""
+    for name in states:
+        server = (config.mcp_servers or {}).get(name)
+        if server is not None:
+            command = shlex.join((str(server.get("command", "")), *map(str, server.get("args") or ())))
+            return f"Start it by hand to see what it says: `{command}`.{more}"
+    return f"Correct what the workspace's .mcp.json starts.{more}"
 
 
 def capabilities_of(agent: str, version: str | None, model: str | None, details: Mapping[str, Any]) -> Capabilities:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -89,7 +91,16 @@ def _version(subject: Subject, agent: Agent, path: str) -> Check:
     if answer.version is None:
         said = f"{agent.name}: `{path} --version` names no version: {answer.first_line[:200] or 'nothing is printed'}"
         return Check(name=name, status="warn", message=said, fix=fix)
+    if agent.minimum_version is not None and _numbers(answer.version) < _numbers(agent.minimum_version):
+        said = f"{agent.name} {answer.version} ({path}) is too old: {agent.minimum_version} or later is needed"
+        detail = {"version": answer.version, "usable": False}
+        return Check(name=name, status=bad, message=said, fix=agent.install_hint or "Install a newer one.", detail=detail)
     return Check(name=name, status="pass", message=f"{agent.name} {answer.version}", detail={"version": answer.version})
+
+
+def _numbers(version: str) -> list[int]:
+    """What a version is compared by: its numbers, up to the first part that is none."""
+    return [int(part) for part in itertools.takewhile(str.isdecimal, re.split(r"[.+-]", version))]
 
 
 def _credentials(subject: Subject, agent: Agent) -> list[Check]:
