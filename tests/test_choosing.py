@@ -29,11 +29,11 @@ def test_without_an_agent_all_tasks_are_skipped(project: Project, mode: str) -> 
     assert not [p for p in (project.scratch / "tmp").iterdir() if "codeprobe" in p.name]
 
 
-def test_a_repository_with_ordinary_tests_stays_green(project: Project, mode: str) -> None:
+def test_a_repository_with_ordinary_tests_stays_green(project: Project) -> None:
     project.write("tests/test_much.py", ORDINARY)
     project.task("a")
     project.task("b", agent=scripted({"run": f"touch {project.marks}/paid"}))
-    run = project.run(mode=mode)
+    run = project.run()
     assert run.code == 0, run.output
     assert said(run.stdout) == [f"codeprobe: 2 tasks skipped: {NO_AGENT}"]
     assert list(run.junit().values()).count("passed") == 20
@@ -90,7 +90,14 @@ def test_flag_beats_environment_beats_ini(project: Project) -> None:
     assert agent(("--codeprobe-agent=none",), {"CODEPROBE_AGENT": "scripted"}) == "none"
 
 
-@pytest.mark.parametrize(("where", "spelled"), [("flag", "--codeprobe-agent"), ("env", "CODEPROBE_AGENT"), ("ini", "codeprobe_agent")])
+@pytest.mark.parametrize(
+    ("mode", "where", "spelled"),
+    [
+        ("plain", "flag", "--codeprobe-agent"),
+        ("jobs", "env", "CODEPROBE_AGENT"),
+        ("xdist", "ini", "codeprobe_agent"),
+    ],
+)
 def test_an_unknown_agent_is_refused_with_a_hint(project: Project, mode: str, where: str, spelled: str) -> None:
     project.task("a")
     if where == "ini":
@@ -118,6 +125,7 @@ def test_workers_on_other_hosts_are_refused(project: Project) -> None:
     assert not run.wrote
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_tasks_that_are_asked_for_and_not_there_are_missed_aloud(project: Project, mode: str) -> None:
     project.write("tests/test_a.py", "def test_a(): pass\n")
     run = project.run("tests", "--codeprobe-agent=oracle", mode=mode)

@@ -70,7 +70,9 @@ def collecting(run: Run, node: str) -> str:
     return str(found[0]).strip()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("mode", "fault"), [("plain", "misspelt-field"), ("xdist", "tab"), ("xdist", "one-id-twice"), ("jobs", "driver-cannot")]
+)
 def test_one_line_says_it_and_nothing_runs(project: Project, mode: str, fault: str) -> None:
     text, code, line = FAULTS[fault]
     line = line.replace("ROOT", str(project.path))
@@ -87,14 +89,32 @@ def test_one_line_says_it_and_nothing_runs(project: Project, mode: str, fault: s
     assert list(project.marks.iterdir()) == []
 
 
-@pytest.mark.joint
-def test_all_faults_at_once_and_the_others_run(project: Project, mode: str) -> None:
+def all_faults(project: Project) -> dict[str, tuple[str, str]]:
+    """A file for each; its name -> code and line."""
     good(project)
     lines = {}
     for number, (text, code, line) in enumerate(FAULTS.values()):
         name = f"tasks/b{number}.yaml"
         project.write(name, text.replace("task_id: b\n", f"task_id: b{number}\n"))
         lines[name] = (code, line.replace("ROOT", str(project.path)).replace("tasks/b.yaml", name))
+    return lines
+
+
+def test_all_faults_at_once_and_nothing_runs(project: Project) -> None:
+    lines = all_faults(project)
+    run = project.run("tests", "tasks", AGENT, "--codeprobe-json", junit=False)
+    errors = run.assert_pure(events=False)["errors"]
+    assert [(e["code"], e["message"], e["count"], bool(e["remediation"])) for e in errors] == [(*v, 1, True) for v in lines.values()]
+    for name, (_, line) in lines.items():
+        assert collecting(run, name) == line
+    assert run.code == 4
+    assert not (project.path / ".codeprobe").exists()
+    assert list(project.marks.iterdir()) == []
+
+
+@pytest.mark.joint
+def test_all_faults_at_once_and_the_others_run(project: Project, mode: str) -> None:
+    lines = all_faults(project)
     run = project.run("tests", "tasks", AGENT, "--codeprobe-json-lines", "--continue-on-collection-errors", mode=mode, junit=False)
     envelope = run.assert_pure()
     run.assert_consistent()
@@ -117,13 +137,14 @@ def test_all_faults_of_a_file_are_counted_in_one_line(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("mode", "text", "line"),
     [
         (
+            "xdist",
             "defaults:\n  run_limits: {task_timeot: 3}\n",
             "experiments/default.yaml:2:16: unknown field 'task_timeot' (did you mean 'task_timeout'?) in 'defaults.run_limits'",
         ),
-        ("defaults:\n\tsandbox: {}\n", "experiments/default.yaml:2:1: a tab where YAML wants spaces: indent with spaces only"),
+        ("plain", "defaults:\n\tsandbox: {}\n", "experiments/default.yaml:2:1: a tab where YAML wants spaces: indent with spaces only"),
     ],
 )
 def test_a_broken_default_experiment_stops_every_task(project: Project, mode: str, text: str, line: str) -> None:

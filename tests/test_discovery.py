@@ -88,6 +88,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_the_yaml_of_others_is_no_task(project: Project, mode: str) -> None:
     for name, text in OTHERS.items():
         project.write(name, text)
@@ -102,16 +103,6 @@ def test_the_yaml_of_others_is_no_task(project: Project, mode: str) -> None:
     assert len(line) < 200
 
 
-def test_a_mapping_with_a_tasks_key_but_no_id_is_an_error(project: Project, mode: str) -> None:
-    project.write("tasks/slip.yaml", TASK.format("slip").replace("task_id", "taskid"))
-    project.task("real", agent=scripted(WRITE))
-    run = project.run("tasks", "--codeprobe-agent=scripted", mode=mode)
-    assert run.code == 4, run.output
-    assert "tasks/slip.yaml:1" in run.output
-    assert "did you mean 'task_id'" in run.output
-    assert not run.wrote
-
-
 def test_a_task_in_another_encoding_is_an_error(project: Project) -> None:
     project.write("tasks/wide.yaml", "").write_bytes(TASK.format("wide").encode("utf-16"))
     run = project.run("tasks", "--codeprobe-agent=nop")
@@ -120,10 +111,10 @@ def test_a_task_in_another_encoding_is_an_error(project: Project) -> None:
     assert "UTF-8" in run.output
 
 
-def test_two_tasks_of_one_name(project: Project, mode: str) -> None:
+def test_two_tasks_of_one_name(project: Project) -> None:
     project.write("tasks/a.yaml", TASK.format("same"))
     project.write("tasks/b.yaml", TASK.format("other") + "---\n" + TASK.format("SAME"))
-    run = project.run("tasks", "--codeprobe-agent=nop", mode=mode)
+    run = project.run("tasks", "--codeprobe-agent=nop")
     assert run.code == 4, run.output
     assert "tasks/a.yaml:1" in run.output
     assert "tasks/b.yaml:5" in run.output
@@ -156,7 +147,7 @@ def test_what_a_task_refers_to_is_not_collected(project: Project, args: tuple[st
     assert sorted(collected(project, *args)) == ["tasks/fix/task.yaml::fix", "tasks/fix/test_beside.py::test_beside"]
 
 
-@pytest.mark.parametrize("name", ["aaa.yaml", "zzz.yaml"])
+@pytest.mark.parametrize(("mode", "name"), [("plain", "aaa.yaml"), ("xdist", "zzz.yaml")])
 def test_whatever_the_order(project: Project, mode: str, name: str) -> None:
     """The task file sorts before, or behind, all that it refers to."""
     referring(project, name=name)
@@ -187,22 +178,22 @@ def test_what_is_named_is_collected_all_the_same(project: Project) -> None:
     assert "tasks/fix/hidden/test_sum.py::test_sum" in collected(project, "tasks/fix/hidden", "tasks")
 
 
-def test_a_template_that_is_the_repository_takes_nothing_away(project: Project, mode: str) -> None:
+def test_a_template_that_is_the_repository_takes_nothing_away(project: Project) -> None:
     project.write("tests/test_own.py", "def test_own(): pass\n")
     project.write("test_top.py", "def test_top(): pass\n")
     project.task(
         "fix", file="tasks/fix/task.yaml", agent=scripted(WRITE), sandbox={"template_sources": [{"type": "template_dir", "path": "../.."}]}
     )
     project.write("tasks/fix/test_beside.py", "def test_beside(): pass\n")
-    run = project.run("--codeprobe-agent=scripted", mode=mode).assert_consistent()
+    run = project.run("--codeprobe-agent=scripted").assert_consistent()
     assert run.junit() == dict.fromkeys(("fix", "test_own", "test_top", "test_beside"), "passed")
 
 
-def test_what_a_broken_task_refers_to_is_not_imported_either(project: Project, mode: str) -> None:
+def test_what_a_broken_task_refers_to_is_not_imported_either(project: Project) -> None:
     referring(project)
     file = project.path / "tasks/fix/task.yaml"
     file.write_text(file.read_text() + "run_limts: {}\n")
-    run = project.run("tasks", "--codeprobe-agent=scripted", "--continue-on-collection-errors", mode=mode)
+    run = project.run("tasks", "--codeprobe-agent=scripted", "--continue-on-collection-errors")
     assert "must never be imported" not in run.output
     assert "run_limts" in run.output
     assert run.junit().get("test_beside") == "passed"
@@ -242,6 +233,7 @@ def test_a_linked_folder_of_tasks(project: Project, tmp_path: Path) -> None:
     assert collected(project, "tasks/a.yaml") == ["tasks/a.yaml::a"]
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_globs_on_the_command_line(project: Project, mode: str) -> None:
     for name in ("fix-a", "fix-b", "other"):
         project.task(name, agent=scripted(WRITE))
@@ -251,11 +243,11 @@ def test_globs_on_the_command_line(project: Project, mode: str) -> None:
     assert nothing.code == 4, nothing.output
 
 
-def test_lists_and_documents(project: Project, mode: str) -> None:
+def test_lists_and_documents(project: Project) -> None:
     project.write(
         "tasks/many.yaml", "- " + TASK.format("a").replace("\n", "\n  ").rstrip() + "\n---\n" + TASK.format("b") + "---\nnote: no task\n"
     )
-    run = project.run("tasks", "--codeprobe-agent=nop", mode=mode).assert_consistent()
+    run = project.run("tasks", "--codeprobe-agent=nop").assert_consistent()
     assert {t["node_id"] for t in run.plan} == {"tasks/many.yaml::a", "tasks/many.yaml::b"}
 
 

@@ -47,6 +47,7 @@ def test_autouse_fixtures_of_every_scope(project: Project) -> None:
     assert lines.count("up module") == 2
 
 
+@pytest.mark.parametrize("mode", ["plain", "jobs"])
 def test_a_fixture_that_a_task_requests_is_up_before_the_agent_starts(project: Project, mode: str) -> None:
     project.write(
         "tasks/conftest.py",
@@ -71,16 +72,6 @@ def svc(tmp_path):
     assert (project.marks / "svc").read_text() == "down"
 
 
-def test_a_fixture_that_is_not_there(project: Project, mode: str) -> None:
-    project.task("a", agent=scripted(WRITE), fixtures=["nowhere"])
-    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
-    assert run.statuses == {"a": "error"}
-    assert run.finished["a"]["code"] == "FIXTURE_FAILED"
-    assert "fixture 'nowhere' not found" in run.stdout
-    assert run.code == 6
-    assert not [e for e in run.events if e["event"] == "trial_started"]
-
-
 OVERRIDE = """
 import pytest
 
@@ -91,6 +82,7 @@ def codeprobe_sandbox(codeprobe_sandbox):
 """
 
 
+@pytest.mark.parametrize("mode", ["plain", "jobs"])
 def test_overridden_sandboxes_at_several_levels(project: Project, mode: str) -> None:
     """Each level adds to what the level above prepared; a folder beside is not concerned."""
     write = 'codeprobe_sandbox.write_text("{0}.txt", "{0}")'
@@ -109,28 +101,32 @@ def test_overridden_sandboxes_at_several_levels(project: Project, mode: str) -> 
         assert run.result(task)["changed_files"] == ["A out.txt"]
 
 
-@pytest.mark.parametrize(
-    ("how", "attempts"),
-    [
-        ("codeprobe_sandbox.on_prepare(lambda box: box.write_text('seed.txt', 'seed'))", 2),
-        ("codeprobe_sandbox.write_text('seed.txt', 'seed')", 1),
-        ("codeprobe_sandbox.run('echo seed > seed.txt')", 1),
-        ("(codeprobe_sandbox.path / 'seed.txt').write_text('seed')", 1),
-    ],
-)
-def test_a_retry_only_where_the_preparation_can_be_repeated(project: Project, how: str, attempts: int) -> None:
-    project.write("conftest.py", OVERRIDE.format(how=how))
-    project.task("a", agent=scripted({"run": f"cat seed.txt >> {project.marks}/seeds"}, {"fail": "LLM_UNAVAILABLE"}))
+#: what an overridden sandbox does -> attempts
+PREPARED = {
+    "codeprobe_sandbox.on_prepare(lambda box: box.write_text('seed.txt', 'seed'))": 2,
+    "codeprobe_sandbox.write_text('seed.txt', 'seed')": 1,
+    "codeprobe_sandbox.run('echo seed > seed.txt')": 1,
+    "(codeprobe_sandbox.path / 'seed.txt').write_text('seed')": 1,
+}
+
+
+def test_a_retry_only_where_the_preparation_can_be_repeated(project: Project) -> None:
+    for number, how in enumerate(PREPARED):
+        project.write(f"tasks/{number}/conftest.py", OVERRIDE.format(how=how))
+        steps = {"run": f"cat seed.txt >> {project.marks}/seeds-{number}"}, {"fail": "LLM_UNAVAILABLE"}
+        project.task(f"t{number}", file=f"tasks/{number}/t.yaml", agent=scripted(*steps))
     run = project.run("tasks", AGENT).assert_consistent()
-    assert run.statuses == {"a": "error"}
-    finished = run.finished["a"]
-    assert finished["code"] == "LLM_UNAVAILABLE"
-    assert (project.marks / "seeds").read_text().count("seed") == attempts
-    assert len(run.result("a")["attempts"]) == attempts
-    assert ("prepared by hand" in finished["reason"]) == (attempts == 1)
-    assert ("on_prepare" in str(run.result("a")["remediation"])) == (attempts == 1)
+    for number, attempts in enumerate(PREPARED.values()):
+        task = f"t{number}"
+        finished = run.finished[task]
+        assert (finished["status"], finished["code"]) == ("error", "LLM_UNAVAILABLE")
+        assert (project.marks / f"seeds-{number}").read_text().count("seed") == attempts
+        assert len(run.result(task)["attempts"]) == attempts
+        assert ("prepared by hand" in finished["reason"]) == (attempts == 1)
+        assert ("on_prepare" in str(run.result(task)["remediation"])) == (attempts == 1)
 
 
+@pytest.mark.parametrize("mode", ["plain", "jobs"])
 def test_a_score_that_never_asks_is_an_error(project: Project, mode: str) -> None:
     project.write(
         "tasks/conftest.py",
@@ -187,6 +183,7 @@ def test_faults_of_the_users_fixtures(project: Project, mode: str) -> None:
     project.task("raises-after", agent=scripted(WRITE), fixtures=["after"])
     project.task("skips-after", agent=scripted(WRITE), fixtures=["after"])
     project.task("teardown", agent=scripted(WRITE), fixtures=["teardown"])
+    project.task("without", agent=scripted(started), fixtures=["nowhere"])
     run = project.run("tasks", AGENT, mode=mode).assert_consistent()
     assert run.statuses == {
         "raises-before": "error",
@@ -196,12 +193,15 @@ def test_faults_of_the_users_fixtures(project: Project, mode: str) -> None:
         "raises-after": "error",
         "skips-after": "skipped",
         "teardown": "passed",
+        "without": "error",
     }
-    for name in ("raises-before", "fails-before", "raises-after"):
+    for name in ("raises-before", "fails-before", "raises-after", "without"):
         assert run.finished[name]["code"] == "FIXTURE_FAILED"
     assert "no database" in run.finished["raises-before"]["reason"]
     assert run.finished["skips"]["reason"] == "wrong weather"
+    assert "fixture 'nowhere' not found" in run.stdout
     assert not list(project.marks.iterdir())  # none of them paid for a session
+    assert not {e["task_id"] for e in run.events if e["event"] == "trial_started"} & {"raises-before", "fails-before", "skips", "without"}
     assert run.result("raises-after")["verdict"] is None  # an error after the verdict beats it
     junit = run.junit()
     assert junit["raises-before"] == junit["fails-before"] == junit["raises-after"] == "error"

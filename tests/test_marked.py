@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.front_door import Project, Run, comparable, scripted
+from tests.front_door import MODES, Project, Run, comparable, scripted
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 USAGE = {"usage": {"model": "m1", "input_tokens": 100, "output_tokens": 20, "cost_usd": 0.25}}
@@ -96,9 +96,18 @@ def by_name(run: Run) -> dict[str, dict[str, Any]]:
     return {e["node_id"].partition("::")[2]: e for e in run.events if e["event"] == "trial_finished"}
 
 
-def test_outcomes_records_and_folders(project: Project, mode: str) -> None:
+def test_outcomes_records_and_folders(project: Project) -> None:
+    """In every mode, and the same in all."""
     fill(project)
-    run = project.run("tests", AGENT, mode=mode).assert_consistent()
+    seen = []
+    for mode in MODES:
+        run = project.run("tests", AGENT, f"--codeprobe-run-dir=run-{mode}", mode=mode)
+        look(run.assert_consistent())
+        seen.append({name: comparable({k: v for k, v in e.items() if k not in ("seq", "time")}) for name, e in by_name(run).items()})
+    assert seen == [seen[0]] * len(MODES)
+
+
+def look(run: Run) -> None:
     finished = by_name(run)
     assert {name: e["status"] for name, e in finished.items()} == {
         "test_small_diff": "passed",
@@ -144,25 +153,16 @@ def test_outcomes_records_and_folders(project: Project, mode: str) -> None:
     run.assert_nothing_left()
 
 
-def test_the_task_itself_runs_beside_the_tests_about_it(project: Project, mode: str) -> None:
+def test_the_task_itself_runs_beside_the_tests_about_it(project: Project) -> None:
     fill(project)
-    run = project.run("tasks", "tests", AGENT, "-k", "good or small", mode=mode).assert_consistent()
+    run = project.run("tasks", "tests", AGENT, "-k", "good or small").assert_consistent()
     assert {e["node_id"]: e["status"] for e in run.events if e["event"] == "trial_finished"} == {
         "tasks/good.yaml::good": "passed",
         "tests/test_agent.py::test_small_diff": "passed",
     }
 
 
-def test_modes_write_the_same_records(project: Project) -> None:
-    fill(project)
-    seen = []
-    for mode in ("plain", "xdist"):
-        run = project.run("tests", AGENT, "-k", "small or dear or miss or skips or xpass", f"--codeprobe-run-dir=run-{mode}", mode=mode)
-        finished = by_name(run.assert_consistent())
-        seen.append({name: comparable({k: v for k, v in e.items() if k not in ("seq", "time")}) for name, e in finished.items()})
-    assert seen[0] == seen[1]
-
-
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_without_an_agent_they_are_skipped(project: Project, mode: str) -> None:
     project.task("bare")
     project.write(
@@ -191,6 +191,7 @@ def test_the_task_file_beside_the_test_and_one_of_several(project: Project) -> N
     assert list(run.statuses.values()) == ["passed"], run.output
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_a_task_that_is_not_there(project: Project, mode: str) -> None:
     project.write("test_it.py", "import pytest\n@pytest.mark.codeprobe(task='tasks/nowhere.yaml')\ndef test_it(codeprobe_score): pass\n")
     run = project.run("test_it.py", AGENT, mode=mode)

@@ -84,23 +84,18 @@ def test_selection(project: Project, args: tuple[str, ...], chosen: list[str]) -
     assert ids(run) == [f"tasks/{name}.yaml::{name}" for name in chosen], run.output
 
 
-def test_only_what_is_selected_is_planned(project: Project, mode: str) -> None:
-    three(project)
-    run = project.run(
-        "tasks", AGENT, "-m", "smoke", "--strict-markers", "--deselect", "tasks/beta.yaml::beta", mode=mode
-    ).assert_consistent()
-    assert run.statuses == {"alpha": "passed"}
-    assert run.code == 0
-
-
-def test_node_ids_as_arguments(project: Project, mode: str) -> None:
+def test_only_what_is_chosen_is_planned(project: Project, mode: str) -> None:
+    """By node id, mark and --deselect."""
     three(project)
     project.write("tasks/many.yaml", MANY)
-    run = project.run("tasks/many.yaml::group/two", "tasks/gamma.yaml::gamma", AGENT, mode=mode).assert_consistent()
-    assert set(run.junit()) == {"group/two", "gamma"}
-    assert run.statuses == {"group/two": "failed", "gamma": "passed"}
+    ids_of = ("tasks/many.yaml::group/two", "tasks/gamma.yaml::gamma", "tasks/alpha.yaml", "tasks/beta.yaml")
+    chosen = ("-m", "not nightly", "--strict-markers", "--deselect", "tasks/beta.yaml::beta")
+    run = project.run(*ids_of, AGENT, *chosen, mode=mode).assert_consistent()
+    assert set(run.junit()) == {"group/two", "alpha"}
+    assert run.statuses == {"group/two": "failed", "alpha": "passed"}
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_an_id_that_is_not_there(project: Project, mode: str) -> None:
     three(project)
     run = project.run("tasks/alpha.yaml::alpah", "tasks/gamma.yaml", AGENT, mode=mode)
@@ -113,16 +108,23 @@ def test_an_id_that_is_not_there(project: Project, mode: str) -> None:
 # ---------------------------------------------------------------- failures first, and stopping
 
 
-def test_last_failed_and_failed_first(project: Project, mode: str) -> None:
+def test_last_failed_and_failed_first(project: Project) -> None:
     three(project)
-    assert project.run("tasks", AGENT, mode=mode).code == 1
-    again = project.run("tasks", AGENT, "--lf", mode=mode).assert_consistent()
+    assert project.run("tasks", AGENT).code == 1
+    again = project.run("tasks", AGENT, "--lf").assert_consistent()
     assert again.statuses == {"beta": "failed"}
-    first = project.run("tasks", AGENT, "--ff", mode=mode).assert_consistent()
+    first = project.run("tasks", AGENT, "--ff").assert_consistent()
     assert [t["task_id"] for t in first.plan] == ["beta", "alpha", "gamma"]
     project.task("beta", agent=scripted(WRITE))
-    assert project.run("tasks", AGENT, "--lf", mode=mode).assert_consistent().statuses == {"beta": "passed"}
-    assert set(project.run("tasks", AGENT, "--lf", mode=mode).statuses) == {"alpha", "beta", "gamma"}
+    assert project.run("tasks", AGENT, "--lf").assert_consistent().statuses == {"beta": "passed"}
+    assert set(project.run("tasks", AGENT, "--lf").statuses) == {"alpha", "beta", "gamma"}
+
+
+@pytest.mark.parametrize("mode", ["xdist", "jobs"])
+def test_last_failed_where_a_run_is_spread(project: Project, mode: str) -> None:
+    three(project)
+    assert project.run("tasks", AGENT, mode=mode).code == 1
+    assert project.run("tasks", AGENT, "--lf", mode=mode).assert_consistent().statuses == {"beta": "failed"}
 
 
 def test_an_error_counts_as_failed_for_lf(project: Project) -> None:
@@ -132,7 +134,7 @@ def test_an_error_counts_as_failed_for_lf(project: Project) -> None:
     assert project.run("tasks", AGENT, "--lf").assert_consistent().statuses == {"broken": "error"}
 
 
-@pytest.mark.parametrize("flag", ["-x", "--maxfail=2"])
+@pytest.mark.parametrize(("mode", "flag"), [("plain", "-x"), ("xdist", "-x"), ("jobs", "-x"), ("jobs", "--maxfail=2")])
 def test_stopping_after_failures(project: Project, mode: str, flag: str) -> None:
     for n in range(8):
         project.task(f"t{n}", agent=scripted({"sleep": 0.1}))
@@ -159,11 +161,27 @@ def test_stepwise(project: Project) -> None:
 # ---------------------------------------------------------------- reports
 
 
-def test_junit(project: Project, mode: str) -> None:
+def test_junit_and_the_short_summary(project: Project, mode: str) -> None:
+    """The lines of failures say why; in the JUnit file each case has its figures."""
     three(project)
-    project.task("bad", agent=scripted(WRITE), pre_run=[{"command": "exit 3"}])
-    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
-    assert run.junit() == {"alpha": "passed", "beta": "failure", "gamma": "passed", "bad": "error"}
+    several = [{"type": "file_exists", "path": "out.txt"}, {"type": "file_contains", "path": "b", "includes": ["x"]}]
+    project.task("miss", agent=scripted(), success_criteria=several)
+    project.task("limit", agent=scripted(WRITE, {"sleep": 30}), run_limits={"task_timeout": 0.5, "on_limit": "fail"})
+    project.task("bad", agent=scripted(WRITE), pre_run=[{"command": "echo oh no; exit 3"}])
+    run = project.run("tasks", AGENT, "-rfE", mode=mode, env={"COLUMNS": "160"}).assert_consistent()
+    lines = {line.split("::")[1].split(" - ")[0]: line for line in run.stdout.splitlines() if line.startswith(("FAILED ", "ERROR tasks"))}
+    assert "file_exists 0.00 < 1.00; file_contains 0.00 < 0.90" in lines["miss"]
+    assert "limit task_timeout = 0.5 was hit" in lines["limit"]
+    assert "SANDBOX_FAILED: pre_run" in lines["bad"]
+    assert "Traceback" not in run.stdout
+    assert "protocol.py" not in run.stdout  # no line of ours in a report about an agent
+    assert "error in phase prepare: SANDBOX_FAILED" in run.stdout
+    cases = {"alpha": "passed", "beta": "failure", "gamma": "passed", "bad": "error", "miss": "failure", "limit": "failure"}
+    assert run.junit() == cases
+    assert_properties(run)
+
+
+def assert_properties(run: Run) -> None:
     cases = {c.get("name"): c for c in ET.parse(run.junit_file).iter("testcase")}
     assert cases["alpha"].get("classname") == "tasks.alpha.yaml"
     properties = run.junit_properties("alpha")
@@ -184,24 +202,6 @@ def test_junit(project: Project, mode: str) -> None:
     assert "verdict fail" in (failure.text or "")
 
 
-def test_failed_lines_of_the_short_summary_say_why(project: Project, mode: str) -> None:
-    project.task(
-        "miss",
-        agent=scripted(),
-        success_criteria=[{"type": "file_exists", "path": "out.txt"}, {"type": "file_contains", "path": "b", "includes": ["x"]}],
-    )
-    project.task("limit", agent=scripted(WRITE, {"sleep": 30}), run_limits={"task_timeout": 0.5, "on_limit": "fail"})
-    project.task("broken", agent=scripted(WRITE), pre_run=[{"command": "echo oh no; exit 3"}])
-    run = project.run("tasks", AGENT, "-rfE", mode=mode, env={"COLUMNS": "160"}).assert_consistent()
-    lines = {line.split("::")[1].split(" - ")[0]: line for line in run.stdout.splitlines() if line.startswith(("FAILED ", "ERROR tasks"))}
-    assert "file_exists 0.00 < 1.00; file_contains 0.00 < 0.90" in lines["miss"]
-    assert "limit task_timeout = 0.5 was hit" in lines["limit"]
-    assert "SANDBOX_FAILED: pre_run" in lines["broken"]
-    assert "Traceback" not in run.stdout
-    assert "protocol.py" not in run.stdout  # no line of ours in a report about an agent
-    assert "error in phase prepare: SANDBOX_FAILED" in run.stdout
-
-
 def test_setup_show(project: Project) -> None:
     three(project)
     run = project.run("tasks", AGENT, "--setup-show", "-k", "alpha").assert_consistent()
@@ -211,7 +211,7 @@ def test_setup_show(project: Project) -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("flag", ["--setup-only", "--setup-plan"])
+@pytest.mark.parametrize(("mode", "flag"), [("plain", "--setup-only"), ("xdist", "--setup-plan"), ("jobs", "--setup-only")])
 def test_no_session_starts_under_setup_only_and_plan(project: Project, mode: str, flag: str) -> None:
     project.task("a", agent=scripted({"run": f"touch {project.marks}/ran"}))
     project.write("test_plain.py", "def test_it(tmp_path): pass\n")
@@ -223,12 +223,13 @@ def test_no_session_starts_under_setup_only_and_plan(project: Project, mode: str
     assert "no agent starts under --setup-only and --setup-plan" in run.stdout
 
 
-def test_without_the_terminal_plugin(project: Project, mode: str) -> None:
+def test_without_the_terminal_and_cache_plugins(project: Project, mode: str) -> None:
     three(project)
-    run = project.run("tasks", AGENT, "-p", "no:terminal", mode=mode).assert_consistent()
+    run = project.run("tasks", AGENT, "-p", "no:terminal", "-p", "no:cacheprovider", mode=mode).assert_consistent()
     assert run.code == 1
     assert run.stdout == ""
     assert run.statuses == {"alpha": "passed", "beta": "failed", "gamma": "passed"}
+    assert not (project.path / ".pytest_cache").exists()
 
 
 def test_durations_show_where_the_time_goes(project: Project) -> None:
@@ -238,33 +239,19 @@ def test_durations_show_where_the_time_goes(project: Project) -> None:
     assert float(line.split("s ")[0]) >= 1.0
 
 
-def test_without_the_cache(project: Project, mode: str) -> None:
-    three(project)
-    run = project.run("tasks", AGENT, "-p", "no:cacheprovider", mode=mode).assert_consistent()
-    assert run.code == 1
-    assert not (project.path / ".pytest_cache").exists()
-
-
 def test_warnings_as_errors_change_nothing(project: Project, mode: str) -> None:
     three(project)
     project.write("pytest.ini", "[pytest]\nfilterwarnings = error\n")
     for name in ("x", "y", "z"):  # a folder that is not read to its end
         project.task(f"in-{name}", file=f"tasks/deep/{name}.yaml", agent=scripted(WRITE))
         project.write(f"tasks/deep/{name}-data/file.txt", "")
-    # a setting that nothing honours is a note of ours, and never a warning of Python's
-    project.task("noted", agent={"allowed_tools": ["read"]}, success_criteria=[{"type": "run_command", "command": "true"}])
+    # a setting that nothing honours is a note of ours, once for the whole run, and never a warning of Python's
+    for name in ("noted-1", "noted-2", "noted-3"):
+        project.task(name, agent={"allowed_tools": ["read"]}, success_criteria=[{"type": "run_command", "command": "true"}])
     run = project.run("tasks", AGENT, "-W", "error", "--strict-config", "--strict-markers", mode=mode).assert_consistent()
     assert run.code == 1
     assert {task: status for task, status in run.statuses.items() if status != "passed"} == {"beta": "failed"}
-
-
-def test_what_is_left_out_is_said_once(project: Project, mode: str) -> None:
-    """Settings of a layer without an agent's type that the agent can't honour: one warning each for the whole run."""
-    for name in ("a", "b", "c"):
-        project.task(name, agent={"allowed_tools": ["read"]}, success_criteria=[{"type": "run_command", "command": "true"}])
-    run = project.run("tasks", "--codeprobe-agent=nop", mode=mode).assert_consistent()
-    assert run.statuses == dict.fromkeys("abc", "passed")
-    said = "agent.allowed_tools is not supported by nop; it is left out"
+    said = "agent.allowed_tools is not supported by scripted; it is left out"
     assert run.envelope["warnings"] == [said]
     assert run.stdout.count(said) == 1
 
@@ -280,6 +267,7 @@ def test_tags_that_are_marks_of_plugins_are_not_made_marks(project: Project) -> 
     assert ids(project.run("--collect-only", "-q", "tasks", "-k", "skip", junit=False)) == ["tasks/a.yaml::a"]
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_strict_xfail_by_ini(project: Project, mode: str) -> None:
     project.write("pytest.ini", "[pytest]\nxfail_strict = true\n")
     project.task("gap", agent=scripted(), xfail="known")
@@ -313,10 +301,9 @@ def test_timeout_flag_becomes_the_deadline_and_the_work_is_graded(project: Proje
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("method", ["signal", "thread"])
-def test_timeout_method_is_not_for_tasks(project: Project, method: str) -> None:
+def test_timeout_method_is_not_for_tasks(project: Project) -> None:
     project.task("slow", agent=SLOW)
-    run = project.run("tasks", AGENT, "--timeout=2", f"--timeout-method={method}").assert_consistent()
+    run = project.run("tasks", AGENT, "--timeout=2", "--timeout-method=thread").assert_consistent()
     assert run.statuses == {"slow": "passed"}
     assert limit_of(run, "slow") == {"name": "timeout", "value": 2.0}
     assert "pytest-timeout: method is ignored for tasks" in run.stdout
