@@ -34,6 +34,26 @@ def error_codes() -> Mapping[str, ErrorCode]:
     return {row["code"]: ErrorCode(**row) for row in rows}
 
 
+def with_frames(error: BaseException) -> str:
+    """An exception and its causes with where each was raised, innermost last.
+
+    As `traceback` tells it but without the marks below a line, for which CPython 3.11 and 3.12 parse it: trials run in threads, and two
+    threads must not build syntax trees at once.
+    """
+    import traceback
+
+    chain: list[BaseException] = []
+    seen: BaseException | None = error
+    while seen is not None and seen not in chain:
+        chain.append(seen)
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    told = []
+    for one in reversed(chain):
+        frames = traceback.StackSummary.extract(traceback.walk_tb(one.__traceback__)).format()
+        told.append("".join(["Traceback (most recent call last):\n", *frames, *traceback.format_exception_only(one)]).rstrip("\n"))
+    return "\n\n".join(told)
+
+
 class CodeprobeError(Exception):
     """Trouble of the harness or of the user's configuration; never an agent's failure to do its task.
 

@@ -18,7 +18,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic, TypeVar
 
 REDACTED = "[REDACTED]"
 MARK = "[removed by pytest-codeprobe: the file held a secret]\n"
@@ -29,6 +29,11 @@ _HAS_NAMELESS = sys.platform == "linux" and os.path.isdir("/proc/self/fd")  # fi
 SECRET_NAME = re.compile(r"(?i)(^|_)(api_?key|key|secret|token|password|passwd|credential|credentials|auth|pat)($|_)")
 # CSI, OSC (ended by BEL or ST), other two-byte escapes; C1 controls are dropped with the rest below
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[@-Z\\-_])")
+#: where a text was cut, by us or by somebody who does not know the secrets: what lies beside it can be a part of one
+_GAP = r"\[(?:…|\\u2026) \d+ [a-z]+ left out (?:…|\\u2026)\]|…|\\u2026|\.{3,}"
+_AROUND = ("\n", "\\n", "\ufffd", "\\ufffd")  #: what may stand between it and the text: a character was cut, too
+_GAP_LENGTH = 80  #: bytes; more than any of them takes
+_PART = 6  #: characters from which a part of a secret is taken out; fewer give nothing away
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
 
 
@@ -44,7 +49,11 @@ def secret_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> froz
 
 
 class Redactor:
-    """Replaces known secret values, raw and JSON-escaped, in text and files."""
+    """Replaces known secret values in text and files: raw, JSON-escaped, on one line, as Python shows them.
+
+    Of what is cut (`shorten`, `one_line`, `ending`, `...`) also the part of a secret that is left beside the cut. That is the net below:
+    who knows the secrets takes them out before cutting.
+    """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self.secrets = tuple(sorted({s for s in values if len(s) >= MIN_SECRET}, key=lambda s: (-len(s), s)))
@@ -54,17 +63,21 @@ class Redactor:
         self.longest = max(map(len, self._forms), default=0)
         self._text = re.compile("|".join(map(re.escape, ordered))) if ordered else None
         self._bytes = re.compile(b"|".join(map(re.escape, self._forms))) if ordered else None
+        self._parts, self._byte_parts = _Parts(ordered, _GAP, _AROUND), _Parts(self._forms, _GAP.encode(), [a.encode() for a in _AROUND])
 
     def __bool__(self) -> bool:
         return self._text is not None
 
     def text(self, value: str) -> str:
         """The value without secrets."""
-        return self._text.sub(REDACTED, value) if self._text else value
+        return self._parts.removed(self._text.sub(REDACTED, value), REDACTED) if self._text else value
 
     def data(self, value: bytes) -> bytes:
         """The same for bytes of unknown encoding."""
-        return self._bytes.sub(REDACTED.encode(), value) if self._bytes and self.found(value) else value
+        if self._bytes is None:
+            return value
+        whole = self._bytes.sub(REDACTED.encode(), value) if self.found(value) else value
+        return self._byte_parts.removed(whole, REDACTED.encode())
 
     def found(self, value: bytes) -> bool:
         """Whether there is a secret in it."""
@@ -91,18 +104,96 @@ class Redactor:
                 target.write(block)
                 held = b""
                 continue
-            cut = max(0, len(block) - self.longest + 1)
-            for match in self._bytes.finditer(block):
-                if match.start() < cut < match.end():
-                    cut = match.start()  # decided once more of the file is known
+            cut = self._undivided(block)
             target.write(self.data(block[:cut]))
             held = block[cut:]
         target.write(self.data(held))
 
+    def _undivided(self, block: bytes) -> int:
+        """Up to where a block can be told what to replace, whatever follows it."""
+        assert self._bytes is not None
+        cut = latest = max(0, len(block) - 2 * self.longest - _GAP_LENGTH)
+        for match in self._bytes.finditer(block):
+            if match.start() < cut < match.end():
+                cut = match.start()  # decided once more of the file is known
+        for start, end in reversed(list(self._byte_parts.places(block))):
+            if start < cut < end:
+                cut = start
+        return cut or latest  # 0 takes a text made for it; memory stays flat then, too
+
+
+AnyText = TypeVar("AnyText", str, bytes)
+
+
+class _Parts(Generic[AnyText]):
+    """Finds what is left of a secret beside a cut: its beginning before one, its end after one."""
+
+    def __init__(self, forms: Iterable[AnyText], gap: AnyText, around: Iterable[AnyText]) -> None:
+        self._forms: tuple[AnyText, ...] = tuple(forms)
+        self._gap: re.Pattern[AnyText] = re.compile(gap)
+        self._around: tuple[AnyText, ...] = tuple(around)
+
+    def _gaps(self, value: AnyText) -> Iterator[tuple[int, int]]:
+        done = 0
+        for gap in self._gap.finditer(value):
+            start, end = gap.span()
+            while found := next((a for a in self._around if value.endswith(a, done, start)), None):
+                start -= len(found)
+            while found := next((a for a in self._around if value.startswith(a, end)), None):
+                end += len(found)
+            yield start, end
+            done = end
+
+    def places(self, value: AnyText) -> Iterator[tuple[int, int]]:
+        """Each cut that has such a part beside it, from the part's beginning to its end, the cut included."""
+        for start, end in self._gaps(value):
+            before, after = self._before(value, start), self._after(value, end)
+            if before or after:
+                yield start - before, end + after
+
+    def removed(self, value: AnyText, instead: AnyText) -> AnyText:
+        """The value without such parts."""
+        if not self._forms:
+            return value
+        done = 0
+        pieces: list[AnyText] = []
+        for start, end in self._gaps(value):
+            before, after = self._before(value, start), self._after(value, end)
+            if before and start - before >= done:
+                pieces += [value[done : start - before], instead]
+                done = start
+            if after and end >= done:
+                pieces += [value[done:end], instead]
+                done = end + after
+        pieces.append(value[done:])
+        return value[:0].join(pieces)
+
+    def _before(self, value: AnyText, end: int) -> int:
+        """Length of what ends there and is the beginning of a secret; 0 where there is nothing of the kind."""
+        anchor, longest = value[max(0, end - _PART) : end], 0
+        for form in self._forms if len(anchor) == _PART else ():
+            at = form.find(anchor)
+            while at >= 0:
+                if at + _PART > longest and value.endswith(form[: at + _PART], 0, end):
+                    longest = at + _PART
+                at = form.find(anchor, at + 1)
+        return longest
+
+    def _after(self, value: AnyText, start: int) -> int:
+        """Length of what begins there and is the end of a secret."""
+        anchor, longest = value[start : start + _PART], 0
+        for form in self._forms if len(anchor) == _PART else ():
+            at = form.find(anchor)
+            while at >= 0:
+                if len(form) - at > longest and value.startswith(form[at:], start):
+                    longest = len(form) - at
+                at = form.find(anchor, at + 1)
+        return longest
+
 
 def _forms(secret: str) -> tuple[str, ...]:
-    escaped = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
-    return (secret, *escaped)
+    shown = dict.fromkeys(s for s in (secret, plain(secret), one_line(secret, len(secret))) if len(s) >= MIN_SECRET)
+    return tuple(form for s in shown for form in (s, json.dumps(s)[1:-1], json.dumps(s, ensure_ascii=False)[1:-1], repr(s)[1:-1]))
 
 
 def _finite(value: Any) -> Any:
@@ -151,6 +242,11 @@ def shorten(value: str, limit: int = 2000) -> str:
     mark = f"\n[… {len(value) - limit} characters left out …]\n"
     head = limit // 2
     return value[:head] + mark + value[len(value) - (limit - head) :]
+
+
+def ending(value: str, limit: int) -> str:
+    """The last `limit` characters, led by … where there are more."""
+    return value if len(value) <= limit else f"…{value[len(value) - limit + 1 :]}"
 
 
 def one_line(value: str, limit: int = 200) -> str:

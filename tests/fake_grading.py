@@ -95,6 +95,9 @@ class FakeGrading:
             **self.env,
         }
 
+    def redact(self, text: str) -> str:
+        return text
+
     def time_left(self, wanted: float | None = None) -> float:
         return self.seconds if wanted is None else min(wanted, self.seconds)
 

@@ -1,62 +1,104 @@
-"""What hidden tests' sources say before a run, without a warning that others in the process would see."""
+"""What hidden tests' sources say before a run; and that no thread of a trial builds a syntax tree."""
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from pytest_codeprobe.criteria.hidden import sources
+from pytest_codeprobe.errors import with_frames
+from tests.front_door import Project, scripted
 
 pytestmark = pytest.mark.joint
 
-WORDS = r"""\ d 8 4 77 N u { } ' " f' b' r' 0x 1 . _ e if or in is not for and else ( ) x = 1j 0b1 0o7 # +AFw- ü"""
-PIECES = st.sampled_from([*WORDS.split(" "), " ", "\n", "\r", "try:\n ", "finally:\n ", "return 1", "def f():\n ", "# coding: utf-7\n"])
+
+def ask(files: Sequence[Path]) -> str:
+    done = subprocess.run([sys.executable, "-I", "-W", "ignore", "-c", sources.PARSE, *files], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(done.stdout)
+    return done.stdout
 
 
-@settings(max_examples=2000, deadline=None)
-@given(st.lists(PIECES, max_size=12).map("".join))
-@example("a = '\\d'")
-@example("a = b'\\u1234'")
-@example("a = '\\477'")
-@example("a = 0x1for x in y")
-@example("a = 1if b else 2")
-@example("a = 1.or 2")
-@example("a = 1e5or 2")
-@example("a = 1jif b else 2")
-@example("# coding: utf-7\na = '+AFw-d'")
-@example("def f():\n try: pass\n finally: return 1")
-def test_nothing_is_parsed_here_that_the_parser_warns_about(text: str) -> None:
-    source = text.encode()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+def test_imports_are_asked_for_once(tmp_path: Path) -> None:
+    first, second = tmp_path / "test_a.py", tmp_path / "test_b.py"
+    first.write_text("import os.path, json as j\nfrom xml.dom import minidom\nfrom . import own\ndef f():\n    from email import policy\n")
+    second.write_text("import csv\na = '\\d'\n")
+    known, asked = sources.Imports(), list[list[Path]]()
+
+    def counted(files: Sequence[Path]) -> str:
+        asked.append(list(files))
+        return ask(files)
+
+    assert known.of([first], "python", counted) == {"os", "json", "xml", "email"}
+    assert known.of([first, second], "python", counted) == {"os", "json", "xml", "email", "csv"}
+    assert known.of([second, first], "python", counted) == {"os", "json", "xml", "email", "csv"}
+    assert known.of([], "python", counted) == set()
+    assert known.of([first], "other", counted) == {"os", "json", "xml", "email"}
+    assert asked == [[first], [second], [first]]
+    second.write_text("def deep():\n    return " + "(" * 400 + ")" * 400 + "\n")
+    with pytest.raises(ValueError, match=r"test_b\.py: "):
+        known.of([second], "python", counted)
+
+
+WATCH = """
+import ast, threading, traceback, _pytest.assertion.rewrite as rewrite
+import pytest
+real = ast.parse
+def parse(*args, **kwargs):
+    if threading.current_thread() is not threading.main_thread():
+        with open("parsed", "a") as file:
+            traceback.print_stack(file=file)
+    return real(*args, **kwargs)
+ast.parse = parse
+class Broken(Exception): pass
+class Raises(Criterion):
+    type: Literal["raises"]
+    def evaluate(self, grading):
         try:
-            ast.parse(source)
-        except (SyntaxError, ValueError):
-            return
-    assert not caught or sources.may_warn(source)
+            {}["a"] + 1
+        except KeyError as error:
+            raise Broken("own") from error
+def pytest_codeprobe_criteria(): return [Raises]
+def pytest_codeprobe_make_sandbox(trial):
+    if trial.task_id == "no-sandbox": raise Broken("sandbox")
+"""
 
 
-@pytest.mark.parametrize(
-    "more", ["", "a = '\\d'\n", "def deep():\n    return " + "(" * 400 + ")" * 400 + "\n"], ids=["here", "process", "deep"]
-)
-def test_imports_are_the_same_in_both_ways(tmp_path: Path, more: str) -> None:
-    file = tmp_path / "test_a.py"
-    file.write_text(
-        "import os.path, json as j\nfrom xml.dom import minidom\nfrom . import own\ndef f():\n    from email import policy\n" + more
-    )
-    names, unknown = sources.imported([file])
-    result = subprocess.run([sys.executable, "-I", "-W", "ignore", "-c", sources.PARSE, file], capture_output=True, text=True, check=False)
-    if "(((" in more:
-        assert unknown == [file]
-        assert result.returncode == 1
-        assert result.stdout.startswith("test_a.py: ")
-    else:
-        assert unknown == ([file] if more else [])
-        assert set(result.stdout.split()) == {"os", "json", "xml", "email"} == (names or {"os", "json", "xml", "email"})
+def test_no_thread_of_a_trial_builds_a_syntax_tree(project: Project) -> None:
+    """Not for hidden tests, nor for a traceback in a log, nor for a module of ours that it is the first to need."""
+    project.write("conftest.py", "from typing import Literal\nfrom pytest_codeprobe.model.criterion import Criterion\n" + WATCH)
+    project.write("tasks/hidden/test_x.py", "import pathlib\ndef test_x(): assert pathlib.Path('out.txt').exists()\n")
+    write = {"write": {"path": "out.txt", "content": "{}"}}
+    for number in range(3):
+        project.task(f"hidden-{number}", agent=scripted(write), success_criteria=[{"type": "pytest", "paths": ["hidden"]}])
+    project.task("raises", agent=scripted(write), success_criteria=[{"type": "raises"}])
+    project.task("no-sandbox", agent=scripted(write))
+    project.task("fails", agent=scripted({"fail": "AGENT_CRASHED"}))
+    project.task("checks", agent=scripted(write), success_criteria=[
+        {"type": "json_check", "path": "out.txt", "json_schema": {"type": "object"}, "assertions": [{"expression": "a", "expected": 1}]},
+        {"type": "file_matches_regex", "path": "out.txt", "pattern": "x"}, {"type": "run_command", "command": "true"},
+    ])  # fmt: skip
+    run = project.run("tasks", "--codeprobe-agent=scripted", "--codeprobe-jobs=4", "-p", "no:cacheprovider")
+    assert run.wrote, run.output
+    assert run.statuses["hidden-0"] == "passed", run.output
+    assert (run.statuses["raises"], run.statuses["no-sandbox"], run.statuses["checks"]) == ("error", "error", "failed")
+    log = (run.trial("raises") / "attempt-1" / "trial.log").read_text()
+    assert "KeyError: 'a'\n" in log
+    assert 'raise Broken("own") from error\n' in log
+    assert not (project.path / "parsed").exists(), (project.path / "parsed").read_text()
+
+
+def test_a_traceback_is_whole_and_ends() -> None:
+    def circle() -> None:
+        first, second = ValueError("one"), KeyError("two")
+        first.__cause__, second.__cause__ = second, first
+        raise first
+
+    with pytest.raises(ValueError, match="one") as caught:
+        circle()
+    text = with_frames(caught.value)
+    assert text.index("KeyError: 'two'") < text.index("in circle\n    raise first\nValueError: one")

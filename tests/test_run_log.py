@@ -158,3 +158,8 @@ def test_entries_of_more_than_one_line_and_hostile_ones(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     run.trial("u", [tmp_path / "fifo"], "passed")
     assert told[-1] == "u: passed"
+    log.write_bytes(b"2026-01-02 03:04:05,678 INFO many\n" + b"x\n" * (9 << 20))
+    run.trial("v", [log], "failed")
+    many = told[-2].splitlines()
+    assert (many[0], many[1], many[-1]) == ("v: many", "  x", "  [… the rest is in trial.log …]")
+    assert (tmp_path / "run.log").stat().st_size < 4 << 20

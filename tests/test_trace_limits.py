@@ -203,7 +203,8 @@ def test_sizes_are_those_of_the_file(text: str) -> None:
 def test_a_text_is_cut_where_its_bytes_are_full(text: str, limit: int) -> None:
     builder = TranscriptBuilder(text, limit=limit)
     built = builder.build(AgentInfo(name="a"), Usage(), session_id="s")
-    assert text.startswith(built.steps[0].message)
+    assert text.startswith(built.steps[0].message.removesuffix("..."))
+    assert built.steps[0].message.endswith("...") == (0 < len(built.steps[0].message) < len(text))
     assert json_size(built.steps[0].message) <= max(2, limit)
     assert builder.truncated == (json_size(text) > limit - STEP_JSON)
 

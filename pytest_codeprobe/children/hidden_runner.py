@@ -191,11 +191,16 @@ class Workspace:
         return frame is not None
 
 
+def cut(text: str, limit: int) -> str:
+    """The beginning, with a mark where there is more: by it who knows the secrets finds one that was cut through."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
 def blame(error: BaseException) -> dict[str, object]:
     """The real exception behind pytest's own."""
     while type(error).__name__ in ("CollectError", "ConftestImportFailure") and error.__cause__:
         error = error.__cause__
-    return {"error": type(error).__name__, "message": str(error)[:2000]}
+    return {"error": type(error).__name__, "message": cut(str(error), 2000)}
 
 
 def is_marked(item: pytest.Item) -> bool:
@@ -249,7 +254,7 @@ class Reporter:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A skip at import."""
         if report.skipped:
-            self.send("uncollected", id=report.nodeid, error="Skipped", message=str(report.longrepr)[:2000])
+            self.send("uncollected", id=report.nodeid, error="Skipped", message=cut(str(report.longrepr), 2000))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -267,10 +272,11 @@ class Reporter:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """The call, and whatever else did not pass."""
         if report.when == "call" or report.outcome != "passed":
-            text = "" if report.passed else report.longreprtext[-_TEXT:]
+            text = "" if report.passed else report.longreprtext
+            text = text if len(text) <= _TEXT else f"…{text[-_TEXT:]}"
             crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
             expected_to_fail = hasattr(report, "wasxfail")
-            self.send("phase", outcome=report.outcome, when=report.when, xfail=expected_to_fail, text=text, message=str(crash)[:500])
+            self.send("phase", outcome=report.outcome, when=report.when, xfail=expected_to_fail, text=text, message=cut(str(crash), 500))
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """A test has ended."""

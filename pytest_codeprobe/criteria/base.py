@@ -96,7 +96,8 @@ def read_tail(file: Path, size: int = 8000) -> str:
             if not stat.S_ISREG(status.st_mode):
                 return ""
             opened.seek(max(0, status.st_size - size))
-            return opened.read(size).decode("utf-8", "replace").strip()
+            cut = "…" if status.st_size > size else ""
+            return cut + opened.read(size).decode("utf-8", "replace").strip()
     except OSError:
         return ""  # gone, or a link
 

@@ -64,6 +64,7 @@ class TemplateSource(Model):
     path: Text | None = None
     mount_point: Text | None = None
     include: tuple[Text, ...] | None = None
+    exclude: tuple[Text, ...] | None = None
     files: tuple[StarterFile, ...] | None = None
     url: Text | None = None
     commit: Text | None = None
@@ -71,7 +72,7 @@ class TemplateSource(Model):
     @model_validator(mode="after")
     def _fields_of_its_type(self) -> TemplateSource:
         allowed = {
-            "template_dir": {"path", "mount_point", "include"},
+            "template_dir": {"path", "mount_point", "include", "exclude"},
             "starter_files": {"files"},
             "repo": {"url", "path", "commit", "mount_point"},
         }[self.type]

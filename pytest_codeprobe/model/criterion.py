@@ -71,6 +71,9 @@ class Grading(Protocol):
     def environment(self) -> Mapping[str, str]:
         """The clean environment of graders, with TASK_DIR, WORKSPACE, AGENT_OUTPUT, TRANSCRIPT, REFERENCE_DIR."""
 
+    def redact(self, text: str) -> str:
+        """The text without the trial's secrets; to be called before any of it is cut off or put on one line."""
+
     def time_left(self, wanted: float | None = None) -> float:
         """Seconds that may still be used: the smaller of `wanted` and what is left of grading_timeout."""
 

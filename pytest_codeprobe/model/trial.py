@@ -10,6 +10,8 @@ from pytest_codeprobe.model.config import AgentConfig, PreRunCommand, Reference,
 FileRole = Literal[
     "task", "prompt", "template", "reference", "solution", "hidden", "schema", "system_prompt", "skill", "plugin", "dataset", "docker"
 ]
+#: of files that the agent must not see
+HIDDEN_ROLES: frozenset[FileRole] = frozenset(("task", "hidden", "solution", "reference"))
 
 
 class FileRef(Model):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_codeprobe import __version__
-from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
+from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped, with_frames
 from pytest_codeprobe.model.clock import SystemClock
 from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.plugin import collect
@@ -253,7 +253,7 @@ class Live:
         except (CodeprobeError, Stopped, Skipped):
             raise
         except Exception as error:  # of anybody's code
-            _log.exception("%s: pytest_codeprobe_make_sandbox", trial.node_id)
+            _log.error("%s: pytest_codeprobe_make_sandbox\n%s", trial.node_id, with_frames(error))  # it may parse
             what = f"pytest_codeprobe_make_sandbox: {type(error).__name__}: {error}"
             raise CodeprobeError("SANDBOX_FAILED", what, remediation="Correct the hook in the project's conftest.py or plugin.") from error
         if not callable(getattr(sandbox, "prepare", None)):

@@ -22,7 +22,7 @@ from pytest_codeprobe.plugin.gate import canaries_first, is_canary, wait_for_can
 from pytest_codeprobe.plugin.marked import MARKED, Marked, holder_of, mark_tests, redact_report
 from pytest_codeprobe.plugin.refusal import refusal_in, usage_of
 from pytest_codeprobe.plugin.timeouts import deadline, ignored
-from pytest_codeprobe.text import one_line
+from pytest_codeprobe.text import Redactor, one_line
 from pytest_codeprobe.trial.run import TrialRun
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class TrialProtocol:
             if isinstance(error, CodeprobeError) or run.raised(error):  # the harness's trouble, not the agent's failure
                 marked.record = run.finish(error)
             else:
-                marked.record = run.finish(outcome="failed", reason=_first_line(error))
+                marked.record = run.finish(outcome="failed", reason=_first_line(error, run.redactor))
             raise
         self.conclude(item, run.finish(outcome="passed"))
         return result
@@ -202,10 +202,10 @@ class TrialProtocol:
         try:
             left = run.delete()
         except Exception as error:  # noqa: BLE001  # of a sandbox of the project's own
-            self.live.warn(f"{node_id}: could not be deleted: {type(error).__name__}: {error}")
+            self.live.warn(run.redactor.text(f"{node_id}: could not be deleted: {type(error).__name__}: {error}"))
             return
         if left:
-            self.live.warn(f"{node_id}: could not be deleted: {', '.join(left[:3])}")
+            self.live.warn(run.redactor.text(f"{node_id}: could not be deleted: {', '.join(left[:3])}"))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: sees what pytest's xfail handling made of it
     def pytest_runtest_makereport(
@@ -221,7 +221,7 @@ class TrialProtocol:
             if call.when == "setup" and call.excinfo is not None and record.status in VERDICTS:
                 record = _note(item, close_run(run, call.excinfo.value))  # a wrapper outside ours raised
             if call.when == "call" and report.failed and record.status == "passed":
-                record = _note(item, run.finish(outcome="failed", reason=_why_pytest_failed(call)))
+                record = _note(item, run.finish(outcome="failed", reason=_why_pytest_failed(call, run.redactor)))
             if call.when == "call" and record.status == "failed" and record.verdict is not None and not isinstance(item, TaskItem):
                 report.sections.append(("codeprobe", failure_text(record, self.live.shown_run_dir())))
             if record.status == "error" and call.excinfo is not None:
@@ -331,7 +331,7 @@ def _note(item: pytest.Item, record: TrialResult) -> TrialResult:
 def close_run(run: TrialRun, error: BaseException) -> TrialResult:
     """What was raised in set-up, as a record. pytest's own outcomes are BaseExceptions."""
     if isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
-        return run.finish(Skipped(one_line(str(error)) or "skipped"))
+        return run.finish(Skipped(one_line(run.redactor.text(str(error))) or "skipped"))
     if _ends_pytest(error):
         return run.finish(Stopped("interrupted"))
     return run.finish(error)
@@ -351,16 +351,16 @@ def _place_skip(item: pytest.Item, report: pytest.TestReport) -> None:
         report.longrepr = (str(path), (line or 0) + 1, report.longrepr[2])
 
 
-def _why_pytest_failed(call: pytest.CallInfo[None]) -> str:
+def _why_pytest_failed(call: pytest.CallInfo[None], redactor: Redactor) -> str:
     """Of a trial whose verdict is pass."""
     if call.excinfo is None:
         return "passes, but is expected to fail (strict xfail)"
-    return one_line(call.excinfo.exconly(), 500)
+    return one_line(redactor.text(call.excinfo.exconly()), 500)
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line(error: BaseException, redactor: Redactor) -> str:
     """Of an assertion: what follows is pytest's explanation, with addresses of objects in it."""
-    return one_line(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", 500)
+    return one_line(f"{type(error).__name__}: {redactor.text(str(error)).partition(chr(10))[0]}", 500)
 
 
 def _is_final(record: TrialResult) -> bool:

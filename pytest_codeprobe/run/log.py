@@ -16,7 +16,9 @@ from pytest_codeprobe.text import Redactor, plain
 
 #: a line of trial.log that begins an entry; what follows without a time belongs to it
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) ([A-Z]+) (.*)", re.DOTALL)
-_MAX_TRIAL_LOG = 16 << 20  #: bytes that are read of one
+_MAX_TRIAL_LOG = (
+    1 << 20
+)  #: bytes that are read of one: our own say far less, but under a driver that doesn't isolate a session can add to it
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -71,17 +73,22 @@ class RunLog:
 
 def _entries(log: Path, name: str) -> Iterator[Entry]:
     """Those of a trial.log, which has been through the redactor; nothing where there is none, or something else in its place."""
-    entry: Entry | None = None
+    head: Entry | None = None
+    lines: list[str] = []
+
+    def whole(head: Entry) -> Entry:
+        return Entry(head.time, head.level, "\n  ".join([head.text, *lines])) if lines else head
+
     for line in _text(log).splitlines():
         found = _LINE.fullmatch(line)
-        if found is None and entry is not None:
-            entry = Entry(entry.time, entry.level, f"{entry.text}\n  {line}")
+        if found is None and head is not None:
+            lines.append(line)
             continue
-        if entry is not None:
-            yield entry
-        entry = _entry(found, name) if found is not None else Entry(time.time(), logging.INFO, f"{name}: {line}")
-    if entry is not None:
-        yield entry
+        if head is not None:
+            yield whole(head)
+        head, lines = _entry(found, name) if found is not None else Entry(time.time(), logging.INFO, f"{name}: {line}"), []
+    if head is not None:
+        yield whole(head)
 
 
 def _entry(found: re.Match[str], name: str) -> Entry:
@@ -99,6 +106,8 @@ def _text(log: Path) -> str:
         with os.fdopen(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return ""
-            return plain(file.read(_MAX_TRIAL_LOG).decode("utf-8", "replace"))
+            read = file.read(_MAX_TRIAL_LOG + 1)
+            more = "\n[… the rest is in trial.log …]" if len(read) > _MAX_TRIAL_LOG else ""
+            return plain(read[:_MAX_TRIAL_LOG].decode("utf-8", "replace")) + more
     except OSError:
         return ""

@@ -17,10 +17,12 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessExit, ProcessLimits, Role, WarmProgram
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.changes import MAX_FILE_BYTES
+from pytest_codeprobe.sandboxes.leftout import what_grades
 from pytest_codeprobe.sandboxes.openfiles import limits_of_start
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import failed, open_regular, remove_tree
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
+from pytest_codeprobe.text import one_line
 
 _PATIENCE = 60.0  # seconds beyond its limits that a short command's keeper gets to say that all is over
 _PARTS = ("workspace", "home", "tmp", "logs")
@@ -109,7 +111,7 @@ class BaseSandbox:
 
     def make_workspace(self) -> tuple[Workspace, Path]:
         """How this workspace is laid out and compared, and the template it is made from."""
-        template = self._templates.get(self.trial.sandbox)
+        template = self._templates.get(self.trial.sandbox, what_grades(self.trial))
         return CopiedWorkspace(template, self.workspace, self.root / "baseline"), template.tree
 
     # the life of a sandbox
@@ -190,7 +192,9 @@ class BaseSandbox:
             ended = self._wait(self.start(command, role=role, stdout=stdout, stderr=stderr, limits=limits), limits)
             duration = self.context.clock.monotonic() - began
             if ended.trouble is not None:
-                raise CodeprobeError("SANDBOX_FAILED", f"{shlex.join(command.argv)[:200]}: {ended.trouble}", detail={"cause": ended.cause})
+                raise CodeprobeError(
+                    "SANDBOX_FAILED", f"{one_line(shlex.join(command.argv))}: {ended.trouble}", detail={"cause": ended.cause}
+                )
             return CommandResult(exit=ended, stdout=_text(stdout, output_bytes), stderr=_text(stderr, output_bytes), duration=duration)
         finally:
             for log in (stdout, stderr):

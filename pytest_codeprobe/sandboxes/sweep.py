@@ -44,6 +44,11 @@ def start_time(pid: int) -> int | None:
         return None
 
 
+def is_private(name: str) -> bool:
+    """Whether a folder of that name is one of these."""
+    return _NAME.fullmatch(name) is not None
+
+
 def new_folder(parent: Path) -> Path:
     """A new private folder (mode 0700) of this process below `parent`, with its mark. OSError if it can't be made."""
     name, mark = _own(os.getpid())

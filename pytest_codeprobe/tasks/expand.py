@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -13,7 +14,7 @@ from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.base import SourcedFloat, SourcedInt
 from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
-from pytest_codeprobe.model.trial import FileRef, Trial
+from pytest_codeprobe.model.trial import HIDDEN_ROLES, FileRef, Trial
 from pytest_codeprobe.options import RunOptions
 from pytest_codeprobe.tasks import availability, sentences
 from pytest_codeprobe.tasks.availability import shown_plain
@@ -72,6 +73,7 @@ class _Expansion:
             self._hold_agent(agent)
         self.problems.check()
         trial = self._build(node_id, agent)
+        self._keep_hidden(trial)
         if self._ask(trial, agent, driver):
             trial = self._build(node_id, agent)
         self.problems.check()
@@ -200,6 +202,16 @@ class _Expansion:
         source = lookup(self.values, path[:3])
         own = lookup(self.layers[1].values, path[:2]) or []
         return (*path[:2], own.index(source), *path[3:]) if source in own else None
+
+    def _keep_hidden(self, trial: Trial) -> None:
+        """A template inside of what the agent must not see would show it nothing else."""
+        hidden = {ref.path: ref.role for ref in trial.manifest if ref.role in HIDDEN_ROLES}
+        for number, source in enumerate(trial.sandbox.template_sources):
+            places = (source.path, *map(str, Path(source.path).parents)) if source.path is not None else ()
+            if role := next((hidden[place] for place in places if place in hidden), None):
+                path: FieldPath = ("sandbox", "template_sources", number, "path")
+                what = "hidden tests" if role == "hidden" else role
+                self._add(self._own(path) or path, f"'{dotted(path)}' names what the agent must not see: the task's {what}")
 
     # ------------------------------------------------------------------- faults
 

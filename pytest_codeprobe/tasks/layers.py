@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from pytest_codeprobe.errors import did_you_mean
-from pytest_codeprobe.model.config import RunLimits, SandboxConfig
+from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
 from pytest_codeprobe.tasks import sentences
 from pytest_codeprobe.tasks.checks import check_sandbox
 from pytest_codeprobe.tasks.paths import DEFAULTS
@@ -143,7 +143,7 @@ def without_foreign_fields(layers: Sequence[Layer], canonical: Mapping[str, str]
         below = next((name for name in reversed(chosen[:number]) if name is not None), None)
         kept = {}
         for field, value in agent.items():
-            if field in canonical:
+            if field in canonical and field not in AgentConfig.model_fields:  # `command` is a field, and an agent's name
                 owner: str | None = None
             else:
                 owner = chosen[number] or (below if field in _TYPED else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -69,11 +69,12 @@ class TrialGrading:
         transcript: Transcript | None,
         changes: Sequence[Change],
         timeout: float,
+        redact: Callable[[str], str],
     ) -> None:
         self.trial, self.context, self.workspace, self.template = trial, context, sandbox.workspace, sandbox.template
         self.final_message, self.transcript, self.changes = final_message, transcript, changes
         self._sandbox, self._place, self._number = sandbox, place, 0
-        self._deadline = monotonic() + timeout
+        self._deadline, self._redact = monotonic() + timeout, redact
         self._live: list[Process] = []
         self._used = False
 
@@ -86,6 +87,10 @@ class TrialGrading:
     def scratch(self) -> Path:
         """The running criterion's own folder."""
         return self._place.scratch(self._number)
+
+    def redact(self, text: str) -> str:
+        """See the protocol."""
+        return self._redact(text)
 
     def begin(self, number: int) -> None:
         """A criterion is about to look: what it finds has not been in the hands of another grader's process, which may have run the

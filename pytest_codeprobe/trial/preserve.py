@@ -18,7 +18,7 @@ from subprocess import PIPE
 from typing import Any, BinaryIO, Literal
 
 from pytest_codeprobe import text
-from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.errors import CodeprobeError, with_frames
 from pytest_codeprobe.sandboxes.lane import LANE
 from pytest_codeprobe.sandboxes.tools import run_tool
 from pytest_codeprobe.sandboxes.trees import SMALL_FILES, remove_tree
@@ -171,7 +171,15 @@ class _FileLogger(logging.Logger):
             os.close(fd)
 
 
-_FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+class _Format(logging.Formatter):
+    """Does not parse a line of source to show where in it something was raised."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's own name
+        """See with_frames()."""
+        return with_frames(ei[1]) if ei[1] is not None else ""
+
+
+_FORMAT = _Format("%(asctime)s %(levelname)s %(message)s")
 
 
 def preserve_mode(asked: Literal["none", "move", "direct"] | None) -> Literal["none", "move", "direct"]:

@@ -320,8 +320,7 @@ class TrialRun:
         return verdict
 
     def _grading(self, changes: Sequence[Change], *, timeout: float) -> TrialGrading:
-        sandbox = self.current_sandbox()
-        message = self.outcome.final_message if self.outcome and self.agent().is_session else None
+        message, sandbox = self.outcome.final_message if self.outcome and self.agent().is_session else None, self.current_sandbox()
         return TrialGrading(
             trial=self.trial,
             context=self.context,
@@ -331,6 +330,7 @@ class TrialRun:
             transcript=self.transcript if self.agent().is_session else None,
             changes=changes,
             timeout=timeout,
+            redact=self._store.clean,
         )
 
     # ---- finish

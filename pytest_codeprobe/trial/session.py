@@ -17,6 +17,7 @@ from pytest_codeprobe.model.config import RunLimits
 from pytest_codeprobe.model.context import Context, reason_of
 from pytest_codeprobe.model.result import AgentInfo, LimitHit, Usage
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
+from pytest_codeprobe.text import shorten
 from pytest_codeprobe.trial.drift import ENOUGH, DriftCheck
 from pytest_codeprobe.trial.environment import session_environment
 from pytest_codeprobe.trial.spending import Spending, model_without_price, usage_of
@@ -173,7 +174,7 @@ def tail(path: Path, limit: int = _TAIL) -> str:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - limit))
-            return file.read(limit).decode("utf-8", "replace")
+            return ("…" if size > limit else "") + file.read(limit).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -276,7 +277,7 @@ class Session:
         environment = session_environment(request.trial, request.context, request.sandbox, command.env)
         output = int(request.trial.sandbox.limits.output_mb * 1024 * 1024)
         limits = ProcessLimits(timeout=max(0.001, timeout), grace=GRACE, output_bytes=output, rlimits={"CORE": (0, 0)})
-        self._log.info("session starts: %s", " ".join(command.argv)[:2000])
+        self._log.info("session starts: %s", shorten(request.redact(" ".join(command.argv))))
         try:
             start = Command(argv=command.argv, env=environment, stdin=command.stdin)
             return request.sandbox.start(start, role="session", stdout=self.stdout, stderr=self.stderr, limits=limits)

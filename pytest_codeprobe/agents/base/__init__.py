@@ -15,7 +15,7 @@ from pytest_codeprobe.model.context import TRUNCATE
 from pytest_codeprobe.model.result import AgentInfo, Usage, no_usage
 from pytest_codeprobe.model.sandbox import ProcessExit
 from pytest_codeprobe.model.transcript import Transcript
-from pytest_codeprobe.text import one_line, plain
+from pytest_codeprobe.text import ending, one_line, plain
 
 _MAX_COUNT = 2**53
 _MAX_WARNINGS = 50
@@ -72,8 +72,8 @@ def exit_words(ended: ProcessExit) -> str:
 
 def last_words(stderr_tail: str, limit: int = 300) -> str:
     """The end of stderr on one line, led by `: `; empty where there is none."""
-    words = one_line(stderr_tail[-4 * limit :], 4 * limit)
-    return f": {words[-limit:]}" if words else ""
+    words = ending(one_line(ending(stderr_tail, 4 * limit), 4 * limit), limit)
+    return f": {words}" if words else ""
 
 
 def no_price(model: str) -> str:
@@ -156,6 +156,7 @@ class QuietParser(BaseParser):
     def __init__(self, request: SessionRequest) -> None:
         super().__init__(request)
         self._tail = bytearray()
+        self._cut = False
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Not called: lines are not read as JSON."""
@@ -164,10 +165,12 @@ class QuietParser(BaseParser):
         self._tail += line + b"\n"
         if len(self._tail) > 2 * self.keep:
             del self._tail[: -self.keep]
+            self._cut = True
 
     def output(self) -> str:
         """The end of what was printed, safe to show."""
-        return plain(bytes(self._tail[-self.keep :]).decode("utf-8", "replace")).strip("\n")
+        cut = "…" if self._cut or len(self._tail) > self.keep else ""
+        return cut + plain(bytes(self._tail[-self.keep :]).decode("utf-8", "replace")).strip("\n")
 
     def usage(self) -> Usage:
         return no_usage()

@@ -36,6 +36,7 @@ _LOOSE = 64  # pieces of a text that are held apart
 _RAW_STEP = 64 << 10  # bytes of lines that are kept in one step
 _MAX_DEPTH = 40  # levels of a tool call's arguments
 _MAX_INT = 2**63
+_CUT = "..."  # where a text ends for want of room; in ASCII, since one character that is not would make all of it take twice the memory
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
@@ -300,9 +301,12 @@ class TranscriptBuilder:
         size, room, places = json_size(text), max(0, self._limit - self._used), max(0, self._memory - self._held) // width
         if size > room or len(text) > places:
             self.over_limit, self.over_memory = size > room, size <= room
-            text = text[: min(places, room)]
+            room -= len(_CUT)
+            text = text[: max(0, min(places - len(_CUT), room))]
             while text and (size := json_size(text)) > room:  # some characters take more than one byte: up to six
                 text = text[: min(len(text) - 1, len(text) * room // size)]
+            if text:
+                text, size = text + _CUT, size + len(_CUT)
         if text:
             self._used += size
             self._held += len(text) * width

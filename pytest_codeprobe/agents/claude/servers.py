@@ -17,7 +17,7 @@ from pytest_codeprobe.model.config import AgentConfig
 
 FILE = "codeprobe-mcp.json"  #: in the session's config dir: the task's servers, with the values of their variables
 #: a variable of the session whose value is a dollar sign; set where a value of a server needs it
-DOLLAR = "CP_DOLLAR"
+DOLLAR = "_CODEPROBE_DOLLAR"
 #: words of the CLI for a server that does not serve; `pending`: it has not answered in time, and the session goes on without it
 NOT_THERE = frozenset({"failed", "needs-auth", "pending"})
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  #: it becomes part of the tools' names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import stat
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +15,7 @@ from pytest_codeprobe.criteria.command.reports import BadReport, Report, read_ju
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
 from pytest_codeprobe.model.sandbox import Command, CommandResult
-from pytest_codeprobe.text import one_line, shorten
+from pytest_codeprobe.text import ending, one_line, shorten
 
 _SECONDS = 30.0
 _KEPT = 4000  #: characters of stdout and of stderr in the evidence
@@ -99,15 +100,16 @@ class RunCommand(Criterion):
             raise broken(f"the command could not be started: {error}") from error
         if not result.exit.proved:
             raise broken("it can't be shown that the command's processes have ended", result.stderr)
-        problem = self._ended_badly(result, seconds) or self._output_is_wrong(result) or self._report_is_wrong(grading)
-        evidence = _evidence(result)
+        shown = replace(result, stdout=grading.redact(result.stdout), stderr=grading.redact(result.stderr))  # before any of it is cut
+        problem = self._ended_badly(shown, seconds) or self._output_is_wrong(result, shown) or self._report_is_wrong(grading)
+        evidence = _evidence(shown)
         if problem:
             return Score(0.0, problem, evidence)
         if not self.score_from_stdout:
             return Score(1.0, f"exit code {result.exit.status}", evidence)
         value = printed_score(result.stdout)
         if value is None:
-            return Score(0.0, f"the last line of output is no number from 0 to 1: {_last_line(result.stdout)!r}", evidence)
+            return Score(0.0, f"the last line of output is no number from 0 to 1: {_last_line(shown.stdout)!r}", evidence)
         return Score(value, f"it printed {_last_line(result.stdout)}", evidence)
 
     def _ended_badly(self, result: CommandResult, seconds: float) -> str:
@@ -119,10 +121,10 @@ class RunCommand(Criterion):
             return f"it was ended: {result.exit.cause}"
         if result.exit.status == self.expected_exit_code:
             return ""
-        tail = one_line(result.stderr.strip() or result.stdout.strip(), 10_000)[-300:]
+        tail = ending(one_line(ending(result.stderr.strip() or result.stdout.strip(), 10_000), 10_000), 300)
         return f"exit code {result.exit.status}, expected {self.expected_exit_code}" + (f": {tail}" if tail else "")
 
-    def _output_is_wrong(self, result: CommandResult) -> str:
+    def _output_is_wrong(self, result: CommandResult, shown: CommandResult) -> str:
         wanted = self.expected_stdout
         if wanted is None:
             return ""
@@ -134,7 +136,7 @@ class RunCommand(Criterion):
             return "" if hit else f"pattern {wanted!r} {'took too long' if hit is None else 'does not match the output'}"
         if output.rstrip("\n") == wanted.rstrip("\n"):  # newlines at the end are hardly ever meant
             return ""
-        return f"the output is {one_line(output, 120)!r}, expected {one_line(wanted, 120)!r}"
+        return f"the output is {one_line(shown.stdout, 120)!r}, expected {one_line(wanted, 120)!r}"
 
     def _report_is_wrong(self, grading: Grading) -> str:
         if self.report is None:

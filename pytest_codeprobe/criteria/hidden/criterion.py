@@ -23,10 +23,11 @@ from pytest_codeprobe.criteria.hidden.layout import (
     lay_over,
     python_files,
 )
-from pytest_codeprobe.criteria.hidden.sources import PARSE, imported, stdlib_conflicts, top_names
+from pytest_codeprobe.criteria.hidden.sources import PARSE, Imports, stdlib_conflicts, top_names
 from pytest_codeprobe.model.base import Float, Int, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
 from pytest_codeprobe.model.sandbox import Command
+from pytest_codeprobe.text import ending
 
 _SECONDS = 300.0
 _CHILDREN = 4  #: the first, and fresh ones after a crash or a test's time-out
@@ -58,6 +59,9 @@ class Test{0}(unittest.TestCase):
     def test_equal(self):
         self.assertEqual({1}, {2})
 """
+
+
+_IMPORTS = Imports()
 
 
 class HiddenTests(Criterion):
@@ -104,9 +108,8 @@ class HiddenTests(Criterion):
         CodeprobeError VERIFIER_FAILED: no such interpreter, a package of `requires` missing, an ambiguous module name.
         """
         python = self._interpreter(grading)
-        names, unknown = imported(python_files(self._paths(grading)))
-        if unknown:
-            names |= self._ask_parser(grading, python, unknown)
+        files = python_files(self._paths(grading))
+        names = _IMPORTS.of(files, python, lambda unknown: self._ask_parser(grading, python, unknown))
         if doubled := stdlib_conflicts(grading.workspace, names):
             raise broken(f"the hidden tests import {', '.join(doubled)}, which the workspace and the standard library both have")
         if not self.requires:
@@ -121,8 +124,8 @@ class HiddenTests(Criterion):
         if missing := result.stdout.split():
             raise broken(f"the hidden tests need {', '.join(missing)}, which {python} does not have")
 
-    def _ask_parser(self, grading: Grading, python: str, files: Sequence[Path]) -> set[str]:
-        """What they import, by the interpreter that counts, in a process in which no warning is an error."""
+    def _ask_parser(self, grading: Grading, python: str, files: Sequence[Path]) -> str:
+        """What they import, as PARSE prints it, by the interpreter that counts, in a process in which no warning is an error."""
         command = Command(
             argv=[python, "-I", "-W", "ignore", "-c", PARSE, *map(str, files)],
             env=self._environment(grading, python, grading.workspace, []),
@@ -133,7 +136,7 @@ class HiddenTests(Criterion):
             raise broken(f"{python} could not be started: {error}") from error
         if result.exit.status != 0:
             raise broken(f"a hidden test does not parse: {result.stdout.strip()}", result.stderr)
-        return set(result.stdout.split())
+        return result.stdout
 
     def evaluate(self, grading: Grading) -> Score:
         """The share of the tests that passed; 0 if anything changed the run. CodeprobeError VERIFIER_FAILED, Stopped."""
@@ -192,7 +195,8 @@ class HiddenTests(Criterion):
             min_tests=1 if listed else self.min_tests,
             listed=listed,
             changed=layout.changed(),
-            output="\n".join(filter(None, (read_tail(f / name) for f in folders for name in OUTPUTS)))[-_OUTPUT:],
+            output=ending("\n".join(filter(None, (grading.redact(read_tail(f / name)) for f in folders for name in OUTPUTS))), _OUTPUT),
+            redact=grading.redact,
         )
         return judge(run, case)
 

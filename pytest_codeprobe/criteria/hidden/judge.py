@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_codeprobe.criteria.base import broken
@@ -10,7 +10,7 @@ from pytest_codeprobe.criteria.hidden.channel import Run
 from pytest_codeprobe.criteria.hidden.ids import Ambiguous, resolve
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.criterion import Score
-from pytest_codeprobe.text import one_line, shorten
+from pytest_codeprobe.text import ending, one_line, shorten
 
 _SHOWN = 5  #: reasons in the explanation
 _KEPT = 200  #: tests in the evidence
@@ -30,7 +30,8 @@ class Case:
     min_tests: int = 1
     listed: Sequence[str] = ()
     changed: Sequence[str] = ()  #: hidden files that are no longer what was laid
-    output: str = ""  #: the end of what the children printed
+    output: str = ""  #: the end of what the children printed, without secrets
+    redact: Callable[[str], str] = str  #: for all other texts, before any of them is cut
 
 
 def judge(run: Run, case: Case) -> Score:
@@ -53,7 +54,7 @@ def judge(run: Run, case: Case) -> Score:
     headline = f"{passed} of {len(counted)} hidden tests passed"
     reasons = [*tampered, *problems]
     more = f"\nand {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-    explanation = "\n".join([headline, *(one_line(r, 400) for r in reasons[:_SHOWN])]) + more
+    explanation = "\n".join([headline, *(one_line(case.redact(r), 400) for r in reasons[:_SHOWN])]) + more
     return Score(0.0 if tampered else passed / total, explanation, _evidence(run, case, tests))
 
 
@@ -70,13 +71,13 @@ def _verifier_error(run: Run, case: Case) -> CodeprobeError | None:
         names = ", ".join(fact["names"])
         return broken(f"the workspace's {names} can't be told from what pytest itself has loaded; give an interpreter without it (python:)")
     if not run.has("ready"):
-        return broken(f"the hidden tests' runner did not start ({run.reason}): {one_line(case.output[-500:], 500)}", case.output)
+        return broken(f"the hidden tests' runner did not start ({run.reason}): {one_line(ending(case.output, 500), 500)}", case.output)
     promised = frozenset(run.names)  # another test came with what the tests import, and its fixtures are the agent's affair
     if fact := next((f for f in run.facts if f["kind"] == "fixture" and run.base(str(f["id"])) in promised), None):
         return broken(f"{str(fact['id']).removeprefix(case.strip)}: no fixture {fact['message']!r}", case.output)
     end = run.has("end")
     if end and end["status"] == _STATUS_USAGE and not run.touched and not run.has("conftest"):
-        return broken(f"pytest refused its arguments: {one_line(case.output[-500:], 500)}", case.output)
+        return broken(f"pytest refused its arguments: {one_line(ending(case.output, 500), 500)}", case.output)
     return None
 
 
@@ -158,7 +159,7 @@ def _hint(fact: Mapping[str, object]) -> str:
 
 def _told(run: Run, case: Case, node: str, outcome: str) -> str:
     text = run.failures.get(case.strip + node, "") if outcome in ("failed", "skipped") else ""
-    return f"{outcome}: {one_line(text, 200)}" if text and text != outcome else outcome
+    return f"{outcome}: {one_line(case.redact(text), 200)}" if text and text != outcome else outcome
 
 
 def _evidence(run: Run, case: Case, tests: Mapping[str, str]) -> dict[str, object]:
@@ -167,6 +168,6 @@ def _evidence(run: Run, case: Case, tests: Mapping[str, str]) -> dict[str, objec
     return {
         "tests": dict(ordered[:_KEPT]),
         "tests_total": len(tests),
-        "failures": {i.removeprefix(case.strip): shorten(t, 1500) for i, t in failures},
+        "failures": {i.removeprefix(case.strip): shorten(case.redact(t), 1500) for i, t in failures},
         "output": shorten(case.output, 4000),
     }

@@ -1,77 +1,55 @@
 """What the sources of hidden tests say before anything runs: whether they parse, and what they import.
 
-The parser warns about some sources, and warning filters belong to the whole process: beside an ordinary test that counts warnings,
-or where they are errors, nothing may be parsed here that it could warn about. Such files, and those that don't parse, are left to a
-process of their own; it costs 20 ms.
+A process of its own parses them. In this one trials run in threads, and CPython 3.11 can't build two syntax trees at once; the parser's
+warnings, too, would hit filters that belong to the whole process.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
-import re
+import hashlib
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_codeprobe.criteria.hidden.layout import python_files
 
-#: a superset of what parsers up to 3.14 warn about: escapes that are none, a number that runs into a keyword, a jump out of `finally`
-_MAY_WARN = re.compile(rb"""\\[^\n\r\\'"abfnrtvx0-3]|[0-9][\w.]*(?:and|else|for|if|in|is|not|or)\b|\bfinally\b""")
-_ENCODED = re.compile(rb"\A(?:[^\n\r]*(?:\r\n?|\n))?[^\n\r]*coding[:=]")  # there, a byte need not be what it looks like
-_FAILURES = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two: nested too deep
-
-#: the same in a process: the imported names, a line each; 1 and the reason if a file does not parse
+#: prints the imported names of each file as JSON; 1 and the reason if one does not parse
 PARSE = """
-import ast, pathlib, sys
-found = set()
+import ast, json, pathlib, sys
+found = []
 for file in map(pathlib.Path, sys.argv[1:]):
     try:
         tree = ast.parse(file.read_bytes(), file.name)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         sys.exit(print(f"{file.name}: {error}") or 1)
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            names = [node.module]
-        found.update(name.split(".")[0] for name in names)
-print(*sorted(found), sep="\\n")
-"""
-
-
-def imported(files: Sequence[Path]) -> tuple[set[str], list[Path]]:
-    """Modules that they import, by their first names; and the files that a process must look at. OSError."""
-    names: set[str] = set()
-    unknown = []
-    for file in files:
-        found = _imported(file.read_bytes())
-        if found is None:
-            unknown.append(file)
-        else:
-            names |= found
-    return names, unknown
-
-
-@functools.lru_cache(maxsize=64)  # repeats and variants have the same files
-def _imported(source: bytes) -> frozenset[str] | None:
-    if may_warn(source):
-        return None
-    try:
-        tree = ast.parse(source)
-    except _FAILURES:
-        return None
-    names: set[str] = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names.add(node.module.split(".")[0])
-    return frozenset(names)
+    found.append(sorted(names))
+print(json.dumps(found))
+"""
+_MAX_KNOWN = 4096
 
 
-def may_warn(source: bytes) -> bool:
-    """Whether the parser could warn about it; True too often, never False when it does."""
-    return _MAY_WARN.search(source) is not None or _ENCODED.search(source) is not None
+class Imports:
+    """What files import, by their content and the interpreter; each asked for once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bytes], frozenset[str]] = {}
+
+    def of(self, files: Sequence[Path], python: str, ask: Callable[[Sequence[Path]], str]) -> set[str]:
+        """Modules that they import, by their first names. `ask` runs PARSE on files and answers what it printed. OSError."""
+        keys = {file: (python, hashlib.sha256(file.read_bytes()).digest()) for file in files}
+        if unknown := [file for file, key in keys.items() if key not in self._known]:
+            if len(self._known) > _MAX_KNOWN:
+                self._known = {}
+            told = json.loads(ask(unknown).splitlines()[-1])
+            self._known |= {keys[file]: frozenset(names) for file, names in zip(unknown, told, strict=True)}
+        return set().union(*(self._known[key] for key in keys.values()))
 
 
 def stdlib_conflicts(template: Path, names: set[str]) -> list[str]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.errors import CodeprobeError, with_frames
 from pytest_codeprobe.model.network import Component, Endpoint
 from pytest_codeprobe.model.sandbox import Role
 from pytest_codeprobe.model.trial import Trial
@@ -137,7 +137,7 @@ class Offline:
             for role in _COMPONENTS:
                 self.settle(trial, role)
         except OSError as error:
-            _log.exception("%s", trial.node_id)
+            _log.error("%s\n%s", trial.node_id, with_frames(error))  # it may parse
             return CodeprobeError("SANDBOX_FAILED", f"what the trial asked the network for can't be told: {type(error).__name__}: {error}")
         finally:
             self._lives.pop(trial.node_id, None)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from pytest_codeprobe.errors import with_frames
 from pytest_codeprobe.run.offline.guard import unheld
 from pytest_codeprobe.run.offline.hosts import Policy, is_loopback
 from pytest_codeprobe.run.offline.upstream import Proxy, Upstream
@@ -191,7 +192,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    _log.debug("%s", context.get("message"), exc_info=context.get("exception"))
+    error = context.get("exception")
+    _log.debug("%s\n%s", context.get("message"), with_frames(error) if isinstance(error, BaseException) else "")
 
 
 class _Connection:
