@@ -122,13 +122,13 @@ def test_each_way_to_cut_leaves_a_mark(cut: object) -> None:
 
 def test_a_part_at_the_border_of_a_chunk_is_found() -> None:
     redactor = Redactor([KEY])
-    for shift in (*range(0, 260, 7), 700):
+    for shift in (*range(0, 130, 13), 700):
         block = b"z" * ((1 << 20) - shift) + KEY[:20].encode() + b"\n[\xe2\x80\xa6 9 bytes left out \xe2\x80\xa6]\n" + KEY[9:].encode()
         target = io.BytesIO()
         redactor.stream(io.BytesIO(block + b"z" * 3000), target)
         assert target.getvalue().count(REDACTED.encode()) == 2, shift
         assert target.getvalue().count(b"z") == (1 << 20) - shift + 3000
-    hostile = io.BytesIO((b"..." + KEY[:7].encode()) * 400_000)
+    hostile = io.BytesIO((b"..." + KEY[:7].encode()) * 100_000)
     redactor.stream(hostile, target := io.BytesIO())
     assert KEY[:7].encode() not in target.getvalue()[:-7]
 
