@@ -62,14 +62,6 @@ def test_as_many_at_once_as_there_are_jobs(project: Project) -> None:
         assert abs(place - int(task[1:])) < 3
 
 
-def test_the_canary_goes_first(project: Project) -> None:
-    for n in range(4):
-        project.task(f"t{n}", agent=noting(project, f"t{n}"))
-    project.task("z-last", agent=noting(project, "z-last", seconds=0.3), tags=["canary"])
-    run = project.run("tasks", AGENT, "--codeprobe-jobs=2").assert_consistent()
-    assert "z-last" in in_order_of_start(run)[:2]
-
-
 def test_ordinary_tests_before_the_first_task_run_first(project: Project) -> None:
     body = (
         f"import time\ndef test_a(n=0):\n    time.sleep(0.3)\n    with open({str(project.marks / 'log')!r}, 'a') as f: f.write('test\\n')\n"

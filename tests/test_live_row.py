@@ -34,6 +34,12 @@ def test_what_it_says(progress: Progress, seconds: float, said: str) -> None:
     assert live_line.line(progress, seconds) == said
 
 
+def test_it_says_what_the_others_wait_for() -> None:
+    progress = Progress(9, 1, 0, 0, 0, 0, None)
+    assert live_line.line(progress, 2.0, canaries=1) == "codeprobe: 1 running, 0/9 done, waiting for 1 canary, 2s"
+    assert ", waiting for 2 canaries, " in live_line.line(progress, 2.0, canaries=2)
+
+
 class Strip:
     """A terminal without a process, and a stream that leads to it, as sys.stdout does."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
@@ -22,6 +23,7 @@ from pytest_codeprobe.plugin.canary import BuiltInCanary
 from pytest_codeprobe.plugin.checks import named_snapshot
 from pytest_codeprobe.plugin.ending import Ending
 from pytest_codeprobe.plugin.gate import Gate
+from pytest_codeprobe.plugin.last_resort import LastResort
 from pytest_codeprobe.plugin.logs import Logs
 from pytest_codeprobe.plugin.offline import check_offline
 from pytest_codeprobe.plugin.refusal import as_error, refusal_in, refusal_line, refused
@@ -51,6 +53,7 @@ class Controller:
         self.logs = Logs(live, self.book)
         self.budget = Budget(live, self.book)
         self.gate = Gate(live, self.book)
+        self.last_resort = LastResort(live, self.book)
         self.canary = self.ending.canary = BuiltInCanary(live, self.book)
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
         self._closed = self._interrupt_told = False
@@ -77,7 +80,8 @@ class Controller:
         if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
         self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
-        self.gate.planned()
+        if not self._closed:
+            self.gate.planned()
         self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
         self._follower.start()
         self.canary.run()
@@ -122,7 +126,7 @@ class Controller:
             self._tell_interrupt()
             self.trace.look()
             self.budget.look()
-            self.gate.look()
+            self.last_resort.look()
             self.look()
             if not (self.state.xdist and interrupts.count and not self.book.open):
                 idle_since = 0.0
@@ -176,11 +180,8 @@ class Controller:
             self.state.module_errors += 1
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.book.opened(nodeid)
-        self.gate.moved(1)
-
-    def pytest_runtest_logfinish(self) -> None:
-        self.gate.moved(-1)
+        self.book.opened(self.book.named(nodeid))
+        self.gate.begun(nodeid)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
@@ -198,11 +199,12 @@ class Controller:
             if text is not None:
                 self._trial_report(report, TrialResult.model_validate_json(text))
                 self.trace.look()
-            elif report.nodeid not in self.book.plan and report.nodeid not in self.ending.unplanned:
+            elif self.book.named(report.nodeid) not in self.book.plan and report.nodeid not in self.ending.unplanned:
                 self.state.count(report)
             maxfail = self.config.getoption("maxfail")
             if maxfail and self.ending.session is not None and self.ending.session.testsfailed >= maxfail:
-                self.live.stops.raise_flag("maxfail")  # a worker would else start what is in its queue
+                with contextlib.suppress(OSError):  # see last_resort.py
+                    self.live.stops.raise_flag("maxfail")  # a worker would else start what is in its queue
 
     def _trial_report(self, report: pytest.TestReport, record: TrialResult) -> None:
         if record.node_id not in self.book.plan:
@@ -211,6 +213,7 @@ class Controller:
         if str(report.outcome) != "rerun":
             self.book.finish(record, expected=hasattr(report, "wasxfail") and record.status == "failed")
             self.gate.finished(record.node_id)
+            self.last_resort.finished(record)
             self.logs.trial(record.node_id)
 
     @pytest.hookimpl(optionalhook=True)
@@ -237,20 +240,22 @@ class Controller:
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         """xdist's report has when `???`: make it the set-up phase of an error, or what the worker had already written."""
         with self.live.interrupts.held():
-            if crashitem in self.book.plan:
-                self._crashed(crashitem, report)
+            if (node_id := self.book.named(crashitem)) in self.book.plan:
+                self._crashed(node_id, report)
 
     def _crashed(self, crashitem: str, report: pytest.TestReport) -> None:
         worker = str(getattr(getattr(report, "node", None), "gateway", None) and report.node.gateway.id)
         self.book.drain(worker)
-        self.gate.moved(-1)
         if crashitem in self.book.final:  # died in teardown, which only deletes: never a second outcome
             report.when, report.outcome, report.longrepr = "teardown", "passed", None
             return
         record = self.book.recovered(crashitem)
         if record is None:
             self.book.started.setdefault(crashitem, 1)
-            record = self.book.lost(crashitem, worker, "error", f"worker {worker} died in this trial", code="WORKER_DIED")
+            if self.last_resort.ended_workers:
+                record = self.book.lost(crashitem, worker, "not_run", self.ending.reason())
+            else:
+                record = self.book.lost(crashitem, worker, "error", f"worker {worker} died in this trial", code="WORKER_DIED")
         report.when = "call" if record.status in VERDICTS else "setup"
         planned = self.book.plan[crashitem]
         expected = planned.xfail or ("expect: fail" if planned.expect == "fail" else None)

@@ -1,13 +1,11 @@
 """Tasks tagged `canary`: they go first, and one whose verdict is not what it declares keeps everything else from starting.
 
-Without xdist the order alone does it. An xdist worker waits before each other trial until the controller has all their records.
+Without xdist the order alone does it. Under xdist the controller hands out nothing else until they are over: plugin/schedule.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,16 +13,15 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.plugin.collect import HasTrial
 from pytest_codeprobe.plugin.marked import holder_of
+from pytest_codeprobe.plugin.refusal import refused
+from pytest_codeprobe.plugin.schedule import OVER, Between, Schedule, handed_out_early, places, put_between
 from pytest_codeprobe.run.book import Final, RunBook
-from pytest_codeprobe.run.plan import CANARY
+from pytest_codeprobe.run.folder import RunFolder
+from pytest_codeprobe.run.plan import CANARY, PlannedTrial
 
 if TYPE_CHECKING:
+    from pytest_codeprobe.model.result import TrialResult
     from pytest_codeprobe.plugin.live import Live
-
-_OPEN = "canaries.over"  #: in the spool folder: workers may go on
-_WAITS = ".waits"  #: the same place, behind a worker's name: it waits
-_LOOK = 0.05  #: seconds between two looks of a waiting worker
-_STUCK = 10.0  #: seconds in which nothing begins or ends anywhere, though workers wait
 
 
 def is_canary(holder: HasTrial | None) -> bool:
@@ -47,27 +44,45 @@ def canaries_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 def gate_error(final: Final, expect: str, run_dir: str | None) -> CodeprobeError:
     """What is said of a canary that kept the rest from starting."""
     folder = f"{run_dir}/trials/{final.folder}" if run_dir is not None and final.folder is not None else None
-    became = f"ended in error ({final.code})" if final.status == "error" else f"has {final.status}"
+    said = f"the canary {_became(final.status, final.code)}, and its task declares expect: {expect}"
     return CodeprobeError(
         "CANARY_GATE_FAILED",
-        f"{final.node_id}: the canary {became}, and its task declares expect: {expect}; what had not started was not run",
+        f"{final.node_id}: {said}; what had not started was not run",
         remediation=f"Look at {folder or 'its result in the run directory'} before anything else is paid for.",
         detail={"trial": final.node_id, "folder": folder, "status": final.status, "expect": expect},
     )
 
 
-def wait_for_canaries(live: Live) -> bool:
-    """In an xdist worker: until no canary is left, or nothing may start any more. Whether the next trial has to ask again."""
-    folder = live.folder.spool
-    with contextlib.suppress(OSError):
-        (folder / f"{live.state.worker_id}{_WAITS}").touch()
-    while not (folder / _OPEN).exists():
-        if live.stops.forbids_start("") is not None:
-            return True  # the trial finds that out by itself
-        time.sleep(_LOOK)
-    with contextlib.suppress(OSError):
-        (folder / f"{live.state.worker_id}{_WAITS}").unlink()
-    return False
+def _became(status: str, code: str | None) -> str:
+    return f"ended in error ({code})" if status == "error" else f"has {status}"
+
+
+class Fallen:
+    """Why trials of this process are not run, in words; for the reason `canary` with its name, from what lies in the run dir."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._words: str | None = None
+
+    def told(self, record: TrialResult, reason: str) -> str:
+        """What pytest is told of a trial that was skipped or not run: `not run: canary: tasks/z.yaml::z has failed, expect: pass`."""
+        if record.status != "not_run":
+            return reason
+        if reason == CANARY:
+            self._words = reason = self._words or self._read()
+        return f"not run: {reason}"
+
+    def _read(self) -> str:
+        """`canary` alone where no record says which."""
+        plan = self._folder.read_plan()
+        for line in plan["trials"] if plan is not None else ():
+            if CANARY not in line["tags"]:
+                continue
+            trial = PlannedTrial.model_validate(line)
+            result = self._folder.read_result(trial.folder)
+            if result is not None and trial.gate(result.status) == "fell":
+                return f"{CANARY}: {trial.node_id} {_became(result.status, result.code)}, expect: {trial.expect}"
+        return CANARY
 
 
 class Gate:
@@ -75,51 +90,75 @@ class Gate:
 
     def __init__(self, live: Live, book: RunBook) -> None:
         self._live, self._book = live, book
+        self._schedule: Schedule | None = None
         self._left = set[str]()
-        self._running = 0  #: items that some process has begun with and not ended
-        self._moved = time.monotonic()  #: when that last changed
+
+    @property
+    def holds_up(self) -> int:
+        """How many canaries the other trials of the run wait for."""
+        return len(self._left)
 
     def planned(self) -> None:
-        """The plan is known, and nothing is scheduled yet."""
-        self._left = {t.node_id for t in self._book.plan.values() if t.is_canary and t.starts}
-        if self._left and self._live.state.xdist:
-            # loadfile, loadscope and loadgroup would put the longest group first; else they keep the order of the items
-            self._live.config.option.loadscopereorder = False
+        """The plan is known, and nothing is scheduled yet. USAGE_ERROR where xdist's scheduler can't be held back."""
+        starting = [t for t in self._book.plan.values() if t.starts]
+        canaries = frozenset(t.node_id for t in starting if t.is_canary)
+        self._left = set(canaries) if len(canaries) < len(starting) else set()
+        if not self._live.state.xdist:
+            return
+        try:
+            self._schedule = put_between(self._live, canaries, self._book.named, self._book.final.__contains__)
+        except CodeprobeError as error:
+            raise refused(error, self._live.config) from error
 
-    def moved(self, step: int) -> None:
-        """An item has begun (1) or is over (-1)."""
-        self._running += step
-        self._moved = time.monotonic()
+    def begun(self, node_id: str) -> None:
+        """A process has begun with an item, which has the id that xdist gave it."""
+        if self._schedule is not None:
+            self._schedule.begun(node_id)
 
     def finished(self, node_id: str) -> None:
         """A trial has its final record."""
+        self._left.discard(node_id)
         final = self._book.final.get(node_id)
         if final is not None and final.gate == "fell":
-            with contextlib.suppress(OSError):  # a full disk: those in this process hear of it all the same
-                self._live.stops.raise_flag(CANARY)
-        if node_id in self._left:
-            self._left.discard(node_id)
-            if not self._left:
-                self._open()
-
-    def _open(self) -> None:
-        if self._live.state.xdist:
             try:
-                (self._live.folder.spool / _OPEN).touch()
-            except OSError as error:  # then workers would wait for ever
-                self._live.warn(f"the canaries are over, but workers can't be told: {error.strerror}")
-                with contextlib.suppress(OSError):
-                    self._live.stops.raise_flag("interrupt")
+                self._live.stops.raise_flag(CANARY)
+            except OSError:  # those in this process hear of it all the same; workers can't, and so nothing is handed out any more
+                if self._schedule is not None:
+                    self._schedule.ended = True
+        if self._schedule is not None:
+            self._schedule.look()
 
-    def look(self) -> None:
-        """Let workers go on that wait for a canary which can't come, because it stands behind their own items. For the follower."""
-        if not self._left:
-            return
-        now, folder = time.monotonic(), self._live.folder.spool
-        if self._running > 0 or not any(folder.glob(f"*{_WAITS}")):
-            self._moved = now
-        elif now - self._moved > _STUCK:
-            names = ", ".join(sorted(self._left)[:3])
-            self._live.warn(f"other trials did not wait for {names}: xdist had handed it to a worker behind them")
-            self._left.clear()
-            self._open()
+
+class WorkerGate:
+    """A worker's side, where there are canaries: knows by OVER that they are, passes by those, and starts no other trial before."""
+
+    def __init__(self, canaries: Collection[pytest.Item]) -> None:
+        self._canaries = frozenset(canaries)  #: that will start
+        self._places = list[Between]()
+        self._over = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """xdist's controller has had the list of items."""
+        self._places = places(session)
+        session.items.extend(self._places)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        if isinstance(item, Between):
+            self._over = self._over or item is self._places[OVER]
+            return True
+        return True if self._over and item in self._canaries else None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if not self._over and item not in self._canaries and holder_of(item) is not None:
+            raise handed_out_early()
+
+
+def guard(live: Live, items: Iterable[pytest.Item]) -> None:
+    """In a worker: hold the trials back that come too early. In any other process the order does it."""
+    holders = [(item, holder_of(item)) for item in items] if live.state.worker else []
+    canaries = [i for i, h in holders if h is not None and is_canary(h) and live.chosen(h) and h.skip_reason is None]
+    if canaries:
+        live.config.pluginmanager.register(WorkerGate(canaries), "codeprobe-gate")

@@ -27,6 +27,7 @@ class Interrupts:
         self.ordinary = False  #: an ordinary test is running in this thread
         self.collecting = True  #: cleared at the end of collection; an import can take for ever
         self.busy: Callable[[], bool] = lambda: False  #: set by the controller: a trial is open in some worker
+        self.untold: Callable[[], bool] = lambda: False  #: set by the controller: tells workers where no flag can; whether there were any
         self.raised = False
         self.ending = False  #: the loop is over: pytest is at its traceback and sessionfinish, never raise there
         self.woken = False  #: set by the controller's follower, whose signal is no further one from outside
@@ -59,13 +60,13 @@ class Interrupts:
             self.first = self.first or signal.Signals(number).name
             self.count += 1
         self.woken = False
-        told = self._tell()
+        told = self._tell() or self.untold()
         if self.session is not None:
             self.session.shouldstop = "interrupted"  # pytest's own loop, or the worker's, ends after this item
         # An idle worker must not raise: xdist would replace it as crashed; its controller wakes and ends it.
         idle = self._depth == 0 and not self.busy() and not self._worker and not self.raised and not self.ending
         held_up = self.ordinary or (self._worker and self.collecting) or (self.count > 2 and not self._worker)
-        if (held_up or idle or not told) and not self.ending:
+        if (held_up or idle or not (told or self.raised)) and not self.ending:
             self.raised = True
             raise KeyboardInterrupt
 

@@ -24,6 +24,7 @@ from pytest_codeprobe.plugin.collect import TaskItem, Unmet
 from pytest_codeprobe.plugin.gate import is_canary
 from pytest_codeprobe.plugin.marked import MARKED, holder_of
 from pytest_codeprobe.plugin.protocol import close_run
+from pytest_codeprobe.plugin.schedule import Between
 from pytest_codeprobe.trial.engine import ThreadEngine
 
 if TYPE_CHECKING:
@@ -87,13 +88,6 @@ class _Block:
     items: list[pytest.Item] = field(default_factory=list)
 
 
-class _AnyNext(pytest.Item):
-    """Stands for an item that nobody knows yet, where pytest is told what comes next: its session fixtures stay, others are torn down."""
-
-    def runtest(self) -> None:
-        raise AssertionError("only the place of an item")
-
-
 class _Loop:
     """One run of the items. Threads touch `_done` and what belongs to their own item."""
 
@@ -106,7 +100,7 @@ class _Loop:
         self._submitting = threading.Lock()
         self._blocks = collections.deque(_blocks(session.items, set(ahead)))
         self._left = len(session.items)
-        self._any_next: pytest.Item = _AnyNext.from_parent(session, name="whichever trial ends next")
+        self._any_next: pytest.Item = Between.from_parent(session, name="whichever trial ends next")
         self._started = 0  #: trials that run ahead and have begun
         #: what a thread has to say: a trial has begun (None), or is over
         self._done: queue.SimpleQueue[TaskItem | None] = queue.SimpleQueue()

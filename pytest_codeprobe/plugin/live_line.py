@@ -104,14 +104,16 @@ class LiveLine:
             progress = controller.book.progress()
             if self._live.engine is not None:  # what is over, and waits for pytest to hear of it, runs no more
                 progress = replace(progress, running=min(progress.running, self._live.jobs))
-            row.show(line(progress, self._live.clock.monotonic() - self._began))
+            row.show(line(progress, self._live.clock.monotonic() - self._began, canaries=controller.gate.holds_up))
         elif before:  # not for the moment between an item's start and that of its capture
             row.show("")
 
 
-def line(progress: Progress, seconds: float) -> str:
-    """`12 running, 57/300 done, …`; what is not known yet is left out."""
+def line(progress: Progress, seconds: float, *, canaries: int = 0) -> str:
+    """`12 running, 57/300 done, …`; what is not known yet is left out. `canaries`: so many the other trials wait for."""
     parts = [f"{progress.running} running", f"{progress.done}/{progress.total} done"]
+    if canaries:
+        parts.append("waiting for 1 canary" if canaries == 1 else f"waiting for {canaries} canaries")
     if progress.graded:
         parts.append(f"{progress.passed / progress.graded:.0%} passed")
     if progress.errors:

@@ -18,7 +18,7 @@ from pytest_codeprobe.plugin.ahead import FIXTURE_MODULE, OURS, fixture_definiti
 from pytest_codeprobe.plugin.checks import refuse_what_cannot_run
 from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
 from pytest_codeprobe.plugin.failure import failure_text, harness_text, told
-from pytest_codeprobe.plugin.gate import canaries_first, is_canary, wait_for_canaries
+from pytest_codeprobe.plugin.gate import Fallen, canaries_first, guard
 from pytest_codeprobe.plugin.marked import MARKED, Marked, holder_of, mark_tests, redact_report
 from pytest_codeprobe.plugin.refusal import refusal_in, usage_of
 from pytest_codeprobe.plugin.timeouts import deadline, ignored
@@ -42,7 +42,8 @@ class TrialProtocol:
 
     def __init__(self, live: Live) -> None:
         self.live, self.state = live, live.state
-        self._told, self._waits = 0, False  #: our warnings that the controller knows; other workers may run canaries, which come first
+        self._told = 0  #: our warnings that the controller knows
+        self._fallen = Fallen(live.folder)
         self._refusal: BaseException | None = None  #: what ended this process's session, where that is no error in flight at its end
 
     # ---- the plan
@@ -62,7 +63,7 @@ class TrialProtocol:
         if self.state.no_plan or broken:
             return
         self.live.stops.expected = self.live.publish_plan(trials)
-        self._waits = self.state.worker and any(is_canary(t) and self.live.chosen(t) and t.skip_reason is None for t in trials)
+        guard(self.live, session.items)
         if self.live.controller is not None:
             self.live.controller.planned()
 
@@ -78,8 +79,6 @@ class TrialProtocol:
             finally:
                 interrupts.ordinary = False
         with interrupts.held():
-            if self._waits and not is_canary(holder_of(item)):
-                self._waits = wait_for_canaries(self.live)
             try:
                 result = yield
             finally:
@@ -117,7 +116,7 @@ class TrialProtocol:
             result = yield
         except (Stopped, Skipped) as stop:
             record = self.conclude_error(item, run.finish(stop))
-            pytest.skip(f"not run: {stop}" if record.status == "not_run" else str(stop))
+            pytest.skip(self._fallen.told(record, str(stop)))
         except BaseException as error:
             _note(item, close_run(run, error))
             if _ends_pytest(error):
@@ -140,7 +139,7 @@ class TrialProtocol:
         if record.status == "error":
             raise CodeprobeError(record.code or "INTERNAL_ERROR", record.reason or "", remediation=record.remediation)
         if record.status in ("skipped", "not_run"):
-            pytest.skip(record.reason or record.status)
+            pytest.skip(self._fallen.told(record, record.reason or record.status))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -162,7 +161,7 @@ class TrialProtocol:
         except (Stopped, Skipped) as stop:  # a stage that the test itself asked for
             self.conclude_error(item, run.finish(stop))
             assert marked.record is not None
-            pytest.skip(f"not run: {stop}" if marked.record.status == "not_run" else str(stop))
+            pytest.skip(self._fallen.told(marked.record, str(stop)))
         except BaseException as error:
             if isinstance(error, CodeprobeError) or run.raised(error):  # the harness's trouble, not the agent's failure
                 marked.record = run.finish(error)

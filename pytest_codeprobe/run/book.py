@@ -149,6 +149,10 @@ class RunBook:
             return True
 
     # ---- what workers say
+    def named(self, node_id: str) -> str:
+        """What the plan calls a trial: under `--dist loadgroup` xdist adds its group."""
+        return node_id if node_id in self.plan or "@" not in node_id else node_id.rpartition("@")[0]
+
     def opened(self, node_id: str) -> None:
         """pytest has begun with an item."""
         with self._lock:

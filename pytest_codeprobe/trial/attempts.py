@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -238,6 +239,7 @@ class Attempts:
         if outcome.end.code is None:
             return
         if outcome.end.code == "AUTH_FAILED" and not self._context.network.has_attempts(self._trial):  # who knows who said 403
-            self._context.stops.raise_flag("auth", self._agent().name)
+            with contextlib.suppress(OSError):  # a full disk: the controller tells the others, by the record
+                self._context.stops.raise_flag("auth", self._agent().name)
         end = outcome.end
         raise CodeprobeError(outcome.end.code, end.reason or outcome.end.code, remediation=end.remediation, detail=end.detail)
