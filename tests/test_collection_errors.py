@@ -129,11 +129,18 @@ def test_all_faults_at_once_and_the_others_run(project: Project, mode: str) -> N
 
 def test_all_faults_of_a_file_are_counted_in_one_line(project: Project) -> None:
     project.write("tasks/b.yaml", f"task_id: b\ninital_prompt: x\nsandbx: 1\n{TAIL}")
+    project.write("tasks/c.yaml", "task_id: c\n" + "".join(f"field{n}: 1\n" for n in range(40)))
     run = project.run("tasks", AGENT, "--codeprobe-json", junit=False)
-    (error,) = run.assert_pure(events=False)["errors"]
+    (error,) = [e for e in run.assert_pure(events=False)["errors"] if "b.yaml" in e["message"]]
     assert error["message"].startswith("tasks/b.yaml:2:1: unknown field 'inital_prompt'")
+    *shown, more = collecting(run, "tasks/c.yaml").splitlines()
+    assert len(shown) == 20
+    assert re.fullmatch(r"… and \d+ more", more)
     assert error["message"].endswith("(and 1 more in this file)")
     assert [(e["line"], e["column"]) for e in error["detail"]["errors"]] == [(2, 1), (3, 1)]
+    first, second = collecting(run, "tasks/b.yaml").splitlines()
+    assert first == error["message"]
+    assert second.startswith("tasks/b.yaml:3:1: unknown field 'sandbx'")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from pytest_codeprobe.text import dollars, span
 from tests.front_door import clean_environment
 
 _PROGRAM = """
@@ -61,3 +64,27 @@ def test_a_trial_needs_no_pytest_and_survives_json(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("passed done\n", 0), done.stderr
     events = [json.loads(line) for line in (tmp_path / "spool" / "main.ndjson").read_text().splitlines()]
     assert [e["event"] for e in events] == ["trial_started", "transcript"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [
+        (0, "$0.00"),
+        (0.25, "$0.25"),
+        (0.0273, "$0.0273"),
+        (0.00001, "$0.00001"),
+        (0.000025, "$0.000025"),
+        (0.99996, "$1.00"),
+        (1234.5, "$1,234.50"),
+    ],
+)
+def test_money_is_never_nothing_that_is_something(amount: float, said: str) -> None:
+    assert dollars(amount) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.25, "0.25 s"), (90, "90 s"), (1800, "30 min"), (3600, "1 h"), (5400, "1 h 30 min"), (125, "2 min 5 s"), (90061, "1 d 1 h")],
+)
+def test_a_length_of_time_in_units_of_its_size(seconds: float, said: str) -> None:
+    assert span(seconds) == said

@@ -145,6 +145,16 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(file), f"{page.name}: {link} (there are {sorted(anchors(file))})"
 
 
+def test_messages_name_pages_by_their_titles() -> None:
+    """What is installed has no folder docs/: a title can be looked for anywhere."""
+    sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "pytest_codeprobe").rglob("*.py"))]
+    titles = {page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for page in PAGES}
+    named = {found for text in sources for found in re.findall(r'docs: \\?"([^"\\]+)', text)}
+    assert named
+    assert named <= titles
+    assert not [text for text in sources if re.search(r"docs/[a-z-]+\.md", text)]
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
     found = {link.partition("#")[0] for link in links(ROOT / "README.md")}
     assert {f"docs/{page.name}" for page in PAGES if page.parent == DOCS} <= found

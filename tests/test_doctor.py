@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.front_door import MODES, Project, Run
+from tests.front_door import Project, Run
 from tests.schemas import check
 from tests.unprivileged import unprivileged_argv
 
@@ -151,8 +151,6 @@ def test_without_credentials(machine: Machine) -> None:
 BROKEN = {
     "crash": ("#!/bin/sh\necho 'cannot load libfoo' >&2\nexit 127\n", "exit status 127: cannot load libfoo"),
     "signal": ("#!/bin/sh\nkill -SEGV $$\n", "signal 11"),
-    "hang": ("#!/bin/sh\nsleep 77 &\nsleep 77\n", "no answer within 2 s"),
-    "stubborn": ("#!/bin/sh\ntrap '' TERM INT\nwhile :; do sleep 1; done\n", "no answer within 2 s"),
     "old": ("#!/bin/sh\necho '2.0.76 (Claude Code)'\n", "is too old: 2.1.0 or later is needed"),
     "no-interpreter": ("#!/no/such/interpreter\n", "could not be started"),
 }
@@ -167,9 +165,35 @@ def test_a_machine_with_a_broken_one(machine: Machine, kind: str) -> None:
     assert report.failed == ["agent.claude.version"]
     assert says in report.message("agent.claude.version")
     assert "npm install" in report.checks["agent.claude.version"]["fix"]
-    other = machine.doctor()
-    assert (other.status("agent.claude.version"), other.failed) == ("warn", ["agents"])
-    assert report.run.seconds < 30  # bounded: a hanging program holds nobody up for its 77 s
+    if kind == "crash":
+        other = machine.doctor()
+        assert (other.status("agent.claude.version"), other.failed) == ("warn", ["agents"])
+
+
+@pytest.mark.parametrize("text", ["sleep 77 &\nsleep 77\n", "trap '' TERM INT\nwhile :; do sleep 1; done\n"], ids=["hang", "stubborn"])
+def test_one_that_is_slow_is_no_fault(machine: Machine, text: str) -> None:
+    """It may start for the first time, on a machine that is busy. It holds nobody up, and nothing of it is left."""
+    machine.program("claude", f"#!/bin/sh\n{text}")
+    machine.login(86400)
+    report = machine.doctor("--agent", "claude")
+    assert (report.failed, report.status("agent.claude.version")) == ([], "warn")
+    assert "has not answered in 2 s" in report.message("agent.claude.version")
+    assert report.run.seconds < 30
+
+
+def test_programs_are_asked_in_a_home_of_their_own(machine: Machine) -> None:
+    """Where they find nothing of the user's, no key, and can leave nothing."""
+    look = 'echo "$HOME $XDG_CONFIG_HOME $ANTHROPIC_API_KEY" >> "$0.saw"; touch "$HOME/left" 2> /dev/null\n'
+    names = {"claude": "echo 2.1.332", "bwrap": "exit 0", "docker": "exit 0"}
+    for name, text in names.items():
+        machine.program(name, f"#!/bin/sh\n{look}{text}\n")
+    assert machine.doctor("--agent", "claude", ANTHROPIC_API_KEY=KEY, XDG_CONFIG_HOME=str(machine.home)).failed == []
+    for name in names:
+        saw = (machine.bin / f"{name}.saw").read_text()
+        assert saw.strip()
+        assert KEY not in saw
+        assert str(machine.home) not in saw
+    assert list(machine.home.iterdir()) == []
 
 
 def test_one_that_says_too_much_or_nothing(machine: Machine) -> None:
@@ -184,7 +208,7 @@ def test_one_that_says_too_much_or_nothing(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "chosen", "status"),
-    [(86400, True, "pass"), (600, True, "warn"), (-60, True, "fail"), (-60, False, "warn")],
+    [(600, True, "warn"), (-60, True, "fail"), (-60, False, "warn")],
 )
 def test_how_long_a_login_holds(machine: Machine, seconds: float, chosen: bool, status: str) -> None:
     machine.program("claude", GOOD_CLI)
@@ -264,7 +288,6 @@ def pytest_codeprobe_agents(config):
         ("liar", "fail", "verdict failed"),
         ("refused", "fail", "AUTH_FAILED: the provider said 401"),
         ("scripted", "info", "calls no model"),
-        ("command", "info", "named in tasks"),
     ],
 )
 def test_probe(machine: Machine, agent: str, status: str, says: str) -> None:
@@ -405,7 +428,7 @@ def test_text_for_people(machine: Machine) -> None:
     assert "record_type" not in run.stdout
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_by_pytest_itself(machine: Machine, mode: str) -> None:
     """Whatever else stands on the command line; nothing is collected and no worker starts."""
     project = machine.project

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from pytest_codeprobe.errors import error_codes
-from pytest_codeprobe.options import BUILT, Option
-from tests.front_door import Project, scripted
+from pytest_codeprobe.errors import CodeprobeError, error_codes
+from pytest_codeprobe.options import BUILT, INIS, NEEDS_VALUE, resolve
+from tests.front_door import MODES, Project, scripted
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 PASS, FAIL = scripted(WRITE), scripted({"say": "no idea"})
@@ -148,7 +150,20 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=[pytest.mark.joint] * (c.name in JOINT)) for c in CASES])
+#: in which trials run, or pytest's loop is reached: jobs take its place there, and are not known before
+LOOPS = frozenset(
+    {"passed", "failed", "error", "failed-beats-error", "expected-fail", "all-skipped", "maxfail", "ordinary-fails", "module-error-goes-on"}
+    | {"broken-goes-on", "test-exits", "finish-exits", "report-raises", "summary-raises", "finish-raises"}
+)
+ENDS = [
+    pytest.param(case, mode, id=f"{case.name}-{mode}", marks=[pytest.mark.joint] * (case.name in JOINT))
+    for case in CASES
+    for mode in MODES
+    if mode != "jobs" or case.name in LOOPS
+]
+
+
+@pytest.mark.parametrize(("case", "mode"), ENDS)
 def test_end_of_a_run(project: Project, mode: str, case: Case) -> None:
     case.fill(project)
     run = project.run(*case.args, "--codeprobe-json-lines", mode=mode, junit=False)
@@ -196,11 +211,16 @@ def test_terminal_errors_come_first(project: Project) -> None:
     envelope = run.assert_pure(events=False)
     assert [(e["code"], e["terminal"]) for e in envelope["errors"]] == [("INTERRUPTED", True), ("SANDBOX_FAILED", False)]
     assert (run.code, envelope["data"]["tasks_error"], envelope["data"]["tasks_not_run"]) == (2, 1, 1)
+    assert "2 trials: 1 error, 1 not run (interrupted)" in run.stderr
+    remedy, detail = envelope["errors"][0]["remediation"], envelope["errors"][0]["detail"]
+    assert remedy.endswith("To run only the 1 that is missing, name in place of its paths: tasks/b-never.yaml::b-never")
+    assert (detail["not_run"], detail["not_run_count"]) == (["tasks/b-never.yaml::b-never"], 1)
 
 
 #: name of an option -> a value that it does not take, and the code that says so
 WRONG = {
     "agent": ("scriptd", "UNKNOWN_BACKEND"),
+    "model": ("smoke and not slow", "USAGE_ERROR"),
     "driver": ("dokcer", "USAGE_ERROR"),
     "run-dir": ("tasks", "USAGE_ERROR"),
     "preserve": ("all", "USAGE_ERROR"),
@@ -219,14 +239,34 @@ WRONG = {
     "canary": ("maybe", "USAGE_ERROR"),
     "capabilities": ("nowhere.json", "USAGE_ERROR"),
 }
-ANY_VALUE = {"model"}
+ANY_VALUE = set[str]()
+
+
+def no_ini(name: str) -> Any:
+    """What pytest says of keys that no file sets."""
+    return next((ini.default for ini in INIS if ini.name == name), "")
 
 
 def test_every_option_with_a_value_is_tried() -> None:
     assert {o.name for o in BUILT if o.kind != "flag"} == WRONG.keys() | ANY_VALUE
 
 
-@pytest.mark.parametrize("name", WRONG)
+#: read by something else than the table of options
+READ_LATER = ("agent", "driver", "run-dir", "experiment", "suite", "capabilities")
+
+
+@pytest.mark.parametrize("name", [name for name in WRONG if name not in READ_LATER])
+def test_a_wrong_value_can_not_be_read(name: str) -> None:
+    value, code = WRONG[name]
+    option = next(o for o in BUILT if o.name == name)
+    with pytest.raises(CodeprobeError) as caught:
+        resolve({option.dest: value}, {}, no_ini)
+    assert (caught.value.code, value in caught.value.message) == (code, True)
+    with pytest.raises(CodeprobeError, match=re.escape(option.variable)):
+        resolve({}, {option.variable: value}, no_ini)
+
+
+@pytest.mark.parametrize("name", [*READ_LATER, "timeout"])
 def test_a_wrong_value_is_refused_before_anything_is_collected(project: Project, name: str) -> None:
     passing(project)
     project.write("tests/test_never.py", "raise SystemExit('was collected')\n")
@@ -251,13 +291,17 @@ def test_a_wrong_setting_is_refused_and_named(project: Project, where: str) -> N
     assert ("CODEPROBE_TIMEOUT" if where == "environment" else "codeprobe_timeout") in error["message"]
 
 
-@pytest.mark.parametrize("option", [o for o in BUILT if o.kind != "flag"], ids=lambda o: o.name)
-def test_a_flag_without_its_value(project: Project, option: Option) -> None:
+def test_a_flag_without_its_value(project: Project) -> None:
+    """pytest's parser lets it pass, so that there is an envelope."""
     passing(project)
-    run = project.run("--codeprobe-json-lines", "tasks", option.flag, junit=False)
+    for option in BUILT:
+        if option.kind != "flag":
+            with pytest.raises(CodeprobeError, match=f"{option.flag} needs a value"):
+                resolve({option.dest: NEEDS_VALUE}, {}, no_ini)
+    run = project.run("--codeprobe-json-lines", "tasks", "--codeprobe-model", junit=False)
     (error,) = run.assert_pure()["errors"]
     assert (error["code"], run.code) == ("USAGE_ERROR", 4)
-    assert f"{option.flag} needs a value" in error["message"]
+    assert "--codeprobe-model needs a value" in error["message"]
 
 
 def test_both_json_flags_together(project: Project) -> None:

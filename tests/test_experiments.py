@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
+from pytest_codeprobe.cli.experiment import _STARTER
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.tasks.experiments import available, find_experiment, load_experiment
 from tests.front_door import Project, Run, scripted
+from tests.task_files import settings, write
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 AGENT = "--codeprobe-agent=scripted"
@@ -23,19 +28,20 @@ def error(run: Run) -> dict[str, object]:
     return dict(found)
 
 
-@pytest.mark.parametrize("asked", ["experiments/fast.yaml", "fast", "fast.yaml", "quick", "below/other"])
-def test_a_path_or_a_bare_name(project: Project, asked: str) -> None:
+def test_a_path_or_a_bare_name(project: Project) -> None:
     project.task("t", agent=scripted(WRITE))
     project.task("own", agent=scripted(WRITE), run_limits={"task_timeout": 50})
     project.write("experiments/default.yaml", LIMIT % 33)
     project.write("experiments/fast.yaml", "experiment_id: quick  # by this name too\n" + LIMIT % 7)
     project.write("experiments/below/other.yml", "experiment_id: 'other one'\n" + LIMIT % 7)
-    run = project.run("tasks", AGENT, f"--codeprobe-experiment={asked}").assert_consistent()
+    run = project.run("tasks", AGENT, "--codeprobe-experiment=below/other").assert_consistent()
     assert (run.code, limits(run)) == (0, {"t": 7, "own": 50})
-    name = "other one" if asked == "below/other" else "quick"
-    assert run.envelope["data"]["experiment"] == name
-    assert json.loads((run.folder / "plan.json").read_text())["experiment"] == name
-    assert f"experiment {name}" in run.output
+    assert run.envelope["data"]["experiment"] == "other one"
+    assert json.loads((run.folder / "plan.json").read_text())["experiment"] == "other one"
+    assert "experiment other one" in run.output
+    for asked in ("experiments/fast.yaml", "fast", "fast.yaml", "quick"):
+        assert find_experiment(asked, rootdir=project.path, folder=project.path) == project.path / "experiments/fast.yaml"
+    assert load_experiment(project.path / "experiments/fast.yaml", settings(project.path)).name == "quick"
 
 
 @pytest.mark.joint
@@ -50,20 +56,20 @@ def test_the_same_in_every_mode_and_from_the_index(project: Project, mode: str) 
     assert limits(project.run("tasks", AGENT, "--codeprobe-experiment=fast", mode=mode)) == {"t": 8}
 
 
-def test_default_is_the_layer_below_unless_it_is_not_inherited(project: Project, mode: str) -> None:
+def test_default_is_the_layer_below_unless_it_is_not_inherited(project: Project) -> None:
     project.task("t", agent=scripted({"run": 'printf "%s-%s" "$A" "$B" > out.txt'}))
     project.write("experiments/default.yaml", "defaults:\n  run_limits: {max_turns: 9}\n  sandbox: {env: {A: low, B: low}}\n")
     project.write("experiments/x.yaml", "defaults:\n  sandbox: {env: {B: high}}\n")
     project.write("experiments/y.yaml", "inherit: false\ndefaults:\n  sandbox: {env: {B: high}}\n")
-    run = project.run("tasks", AGENT, "--codeprobe-experiment=x", mode=mode)
+    run = project.run("tasks", AGENT, "--codeprobe-experiment=x")
     assert run.plan[0]["limits"]["max_turns"] == 9
     assert (run.trial("t") / "artifacts" / "out.txt").read_text() == "low-high"
-    run = project.run("tasks", AGENT, "--codeprobe-experiment=y", mode=mode)
+    run = project.run("tasks", AGENT, "--codeprobe-experiment=y")
     assert "max_turns" not in run.plan[0]["limits"]
     assert (run.trial("t") / "artifacts" / "out.txt").read_text() == "-high"
 
 
-@pytest.mark.parametrize("where", ["environment", "ini"])
+@pytest.mark.parametrize(("where", "mode"), [("environment", "xdist"), ("ini", "plain")])
 def test_from_environment_and_ini(project: Project, mode: str, where: str) -> None:
     project.task("t", agent=scripted(WRITE))
     project.write("experiments/fast.yaml", LIMIT % 7)
@@ -82,23 +88,20 @@ def test_a_plain_run_of_tests_does_not_look_for_it(project: Project) -> None:
     assert project.run("tests", env={"CODEPROBE_EXPERIMENT": "nowhere"}).code == 0
 
 
-def test_no_experiment_and_the_command_that_helps(project: Project, mode: str) -> None:
+def test_a_slip_in_the_name_of_an_experiment(project: Project) -> None:
     project.task("t", agent=scripted(WRITE))
     project.write("experiments/fast.yaml", "experiment_id: quick\n")
     project.write("experiments/slow.yml", "description: x\n")
     wanted = ("tasks", AGENT, "--codeprobe-json")
-    run = project.run(*wanted, "--codeprobe-experiment=quik", mode=mode, junit=False)
+    for name, text in {"README": "# About these", "data.yaml": "rows: [1]", ".old.yaml": "experiment_id: quack"}.items():
+        project.write(f"experiments/{name}", text + "\n")
+    run = project.run(*wanted, "--codeprobe-experiment=quik", junit=False)
     found = error(run)
     assert (found["code"], run.code) == ("NO_EXPERIMENT", 4)
     assert found["message"] == "experiment 'quik' was not found (did you mean 'quick'?)"
-    assert "Use one of: quick, slow; or make one with `codeprobe experiment new quik`" in str(found["remediation"])
+    assert "Use one of: quick, slow; or make a new one with `codeprobe experiment new quik`" in str(found["remediation"])
     assert found["detail"] == {"experiment": "quik", "available": ["quick", "slow"]}
-    command = found["command"]
-    assert isinstance(command, list)
-    assert command == ["codeprobe", "experiment", "new", "quik"]
-    assert project.codeprobe(*command[1:]).code == 0
-    again = project.run("tasks", AGENT, "--codeprobe-experiment=quik", mode=mode)
-    assert (again.code, again.envelope["data"]["experiment"]) == (0, "quik")
+    assert found["command"] is None, "neither another experiment nor an empty one of that name: nobody would notice"
 
 
 def test_the_command_works_from_another_folder(project: Project) -> None:
@@ -113,12 +116,12 @@ def test_the_command_works_from_another_folder(project: Project) -> None:
     assert (again.code, again.assert_pure(events=False)["data"]["experiment"]) == (0, "mine")
 
 
-def test_a_name_that_fits_two_files(project: Project, mode: str) -> None:
+def test_a_name_that_fits_two_files(project: Project) -> None:
     project.task("t", agent=scripted(WRITE))
     project.write("experiments/a.yaml", LIMIT % 7)
     project.write("experiments/b.yml", "experiment_id: a\n" + LIMIT % 8)
     project.write("experiments/c/a", LIMIT % 9)
-    run = project.run("tasks", AGENT, "--codeprobe-experiment=a", "--codeprobe-json", mode=mode, junit=False)
+    run = project.run("tasks", AGENT, "--codeprobe-experiment=a", "--codeprobe-json", junit=False)
     found = error(run)
     assert (found["code"], run.code) == ("AMBIGUOUS_EXPERIMENT", 4)
     assert "--config experiments/a.yaml or --config experiments/b.yml" in str(found["remediation"])
@@ -153,15 +156,21 @@ def test_a_name_that_fits_two_files(project: Project, mode: str) -> None:
         ("gates: [{metric: pass_rate, min: 1}]\n", "'gates' is not available yet"),
     ],
 )
-def test_what_is_wrong_or_would_change_the_outcome_is_refused(project: Project, text: str, said: str) -> None:
+def test_what_is_wrong_or_would_change_the_outcome_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(CodeprobeError) as caught:
+        load_experiment(write(tmp_path / "experiments/x.yaml", text), settings(tmp_path))
+    assert caught.value.code == "NO_EXPERIMENT"
+    assert said in caught.value.message
+    assert caught.value.message.startswith("experiments/x.yaml:")
+    assert caught.value.remediation == "Correct experiments/x.yaml at the place named."
+
+
+def test_a_run_with_a_broken_one_is_refused(project: Project) -> None:
     project.task("t", agent=scripted(WRITE))
-    project.write("experiments/x.yaml", text)
+    project.write("experiments/x.yaml", "defaults: {repeats: 3}\n")
     run = project.run("tasks", AGENT, "--codeprobe-experiment=x", "--codeprobe-json", junit=False)
     found = error(run)
-    assert (found["code"], run.code) == ("NO_EXPERIMENT", 4)
-    assert said in str(found["message"])
-    assert str(found["message"]).startswith("experiments/x.yaml:")
-    assert found["remediation"] == "Correct experiments/x.yaml at the place named."
+    assert (found["code"], found["command"], run.code) == ("NO_EXPERIMENT", None, 4)
     assert not (project.path / ".codeprobe").exists()
 
 
@@ -178,11 +187,28 @@ def test_what_asks_for_nothing_is_no_fault(project: Project) -> None:
 
 
 @pytest.mark.parametrize("asked", ["experiments", "./experiments/", "experiments/nowhere.yaml", "a/../b", "\u00e4 b", "*"])
-def test_what_names_no_file(project: Project, asked: str) -> None:
+def test_what_names_no_file(tmp_path: Path, asked: str) -> None:
+    write(tmp_path / "experiments/x.yaml")
+    with pytest.raises(CodeprobeError) as caught:
+        find_experiment(asked, rootdir=tmp_path, folder=tmp_path)
+    assert caught.value.code == "NO_EXPERIMENT"
+
+
+def test_a_file_without_a_suffix_is_one_where_it_is_named_or_says_so(tmp_path: Path) -> None:
+    for name in ("NOTES", "own"):
+        write(tmp_path / "experiments" / name, "experiment_id: mine\n" if name == "own" else "text\n")
+    for asked, found in (("NOTES", "NOTES"), ("own", "own"), ("mine", "own")):
+        assert find_experiment(asked, rootdir=tmp_path, folder=tmp_path).name == found
+    assert available(tmp_path) == ["mine"]
+
+
+def test_codeprobe_run_says_that_none_of_several_was_applied(project: Project) -> None:
     project.task("t", agent=scripted(WRITE))
-    project.write("experiments/x.yaml", "")
-    run = project.run("tasks", AGENT, f"--codeprobe-experiment={asked}", "--codeprobe-json", junit=False)
-    assert (error(run)["code"], run.code) == ("NO_EXPERIMENT", 4)
+    project.write("experiments/fast.yaml", LIMIT % 7)
+    assert project.codeprobe("run", "--json").assert_pure(events=False)["warnings"] == []
+    project.write("experiments/slow.yaml", LIMIT % 7)
+    (said,) = project.codeprobe("run", "--json").assert_pure(events=False)["warnings"]
+    assert said == "no experiment was applied: name one of fast, slow with --experiment"
 
 
 def test_an_empty_file_and_one_of_default_itself(project: Project) -> None:
@@ -203,13 +229,18 @@ def test_new_writes_a_file_that_can_be_used_as_it_is(project: Project) -> None:
     assert "wrote experiments/my-first.yaml" in run.stdout
     used = project.run("tasks", AGENT, "--codeprobe-experiment=my-first").assert_consistent()
     assert (used.code, used.envelope["data"]["experiment"]) == (0, "my-first")
-    text = (project.path / "experiments/my-first.yaml").read_text()
-    lines = (line.replace("    # ", "    ") if line.startswith("    # ") else line.replace(" {}", "") for line in text.splitlines())
-    uncommented = "\n".join(lines)
-    project.write("experiments/full.yaml", uncommented.replace("my-first", "full"))
+
+
+def test_any_line_of_a_new_file_can_be_uncommented(project: Project) -> None:
+    """One alone, or all."""
+    lines = _STARTER.format(name="mine").splitlines(keepends=True)
+    commented = [n for n, line in enumerate(lines) if line.startswith("    # ")]
+    assert len(commented) == 7
     (project.path / "shared").mkdir()
-    full = project.run("tasks", AGENT, "--codeprobe-experiment=full").assert_consistent()
-    assert full.plan[0]["limits"]["max_usd"] == 2.0, "what stands in comments is right as well"
+    for chosen in (*({n} for n in commented), set(commented)):
+        text = "".join(line.replace("# ", "", 1) if n in chosen else line for n, line in enumerate(lines))
+        loaded = load_experiment(project.write("experiments/mine.yaml", text), settings(project.path))
+        assert sum(len(table) for table in loaded.defaults.values()) == len(chosen)
 
 
 def test_new_without_a_name_is_the_default(project: Project) -> None:

@@ -199,7 +199,7 @@ def test_faults_of_the_users_fixtures(project: Project, mode: str) -> None:
         assert run.finished[name]["code"] == "FIXTURE_FAILED"
     assert "no database" in run.finished["raises-before"]["reason"]
     assert run.finished["skips"]["reason"] == "wrong weather"
-    assert "fixture 'nowhere' not found" in run.stdout
+    assert "fixture 'nowhere' is not defined" in run.stdout
     assert not list(project.marks.iterdir())  # none of them paid for a session
     assert not {e["task_id"] for e in run.events if e["event"] == "trial_started"} & {"raises-before", "fails-before", "skips", "without"}
     assert run.result("raises-after")["verdict"] is None  # an error after the verdict beats it

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "pytest_codeprobe"
 #: dependency but RUNNERS will do, and in plugin/ and cli/ those too.
 ALLOWED = {
     "__init__.py": set[str](),
-    "options.py": set[str](),
+    "options": set[str](),
     "errors.py": set[str](),
     "text.py": set[str](),
     "children": set[str](),

@@ -135,7 +135,7 @@ def test_a_hook_that_looks_afterwards(project: Project) -> None:
     project.task("called", agent=agent(project, "called"), file="tasks/called/task.yaml")
     project.write("tasks/called/conftest.py", call)
     run = project.run("tasks", *JOBS)
-    assert "2 trials ran one at a time" in said(run)
+    assert "2 trials run one at a time" in said(run)
     assert "pytest_runtest_setup in tasks/held/conftest.py (1)" in said(run)
     assert "pytest_pyfunc_call in tasks/called/conftest.py (1)" in said(run)
 
@@ -181,17 +181,30 @@ def test_a_service_fixture(project: Project, options: str) -> None:
         **({} if options else {"fixtures": ["service"]}),
     )
     project.write("tasks/held/conftest.py", SERVICE.format(options=options, mark=mark))
+    project.write("pytest.ini", "[pytest]\ncodeprobe_ahead_fixtures = tmp_path servise\n")
     run = project.run("tasks", *JOBS).assert_consistent()
     assert run.statuses == {"free": "passed", "held": "passed"}
     assert "fixture service of tasks/held/conftest.py" in said(run)
+    before, _, _ = run.stdout.partition("= codeprobe =")
+    for hint in (
+        "put in the ini file: codeprobe_ahead_fixtures = service",
+        "no test here has a fixture 'servise' (did you mean 'service'?)",
+    ):
+        assert hint in " ".join(run.envelope["warnings"])
+        assert hint in before, "while it can still be changed"
 
 
 def test_a_fixture_that_is_not_there(project: Project) -> None:
-    two(project, fixtures=["nowhere"])
+    two(project, fixtures=["servce"])
+    project.write("conftest.py", "import pytest\n@pytest.fixture\ndef service(): pass\n")
     run = project.run("tasks", *JOBS).assert_consistent()
     assert agents(project) == {"free"}
     assert run.statuses == {"free": "passed", "held": "error"}
-    assert "fixture nowhere, which is not defined" in said(run)
+    assert "fixture servce, which is not defined" in said(run)
+    message = "fixture 'servce' is not defined (did you mean 'service'?)"
+    assert (run.result("held")["code"], run.result("held")["reason"]) == ("FIXTURE_FAILED", message)
+    assert message in run.stdout
+    assert "collect.py" not in run.stdout, "no function of ours is shown"
 
 
 @pytest.mark.parametrize("name", ["codeprobe_sandbox", "codeprobe_session", "codeprobe_score"])

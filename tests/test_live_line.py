@@ -55,9 +55,9 @@ def settled(screen: Terminal) -> list[str]:
 #: what the line says once so many trials are done, but for what is running and the time
 STEPS = (
     "0/6 done",
-    "1/6 done, 100% passed, $0.2500",
-    "2/6 done, 50% passed, $0.5000",
-    "3/6 done, 50% passed, 1 error, $0.7500",
+    "1/6 done, 100% passed, $0.25",
+    "2/6 done, 50% passed, $0.50",
+    "3/6 done, 50% passed, 1 error, $0.75",
     "4/6 done, 67% passed, 1 error, $1.00",
     "5/6 done, 67% passed, 2 errors, $1.25",
 )

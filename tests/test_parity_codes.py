@@ -14,8 +14,20 @@ from typing import Any
 import pytest
 
 from tests.front_door import MODES, Project, Run, make_project
-from tests.test_error_codes import PROVOKED
+from tests.test_error_codes import PROVOKED, spelled_for
 
+#: refused from the command line alone, by the one process that there is then
+EARLY = frozenset(
+    {
+        "USAGE_ERROR",
+        "UNKNOWN_BACKEND",
+        "INVALID_PERMISSION_MODE",
+        "NO_EXPERIMENT",
+        "AMBIGUOUS_EXPERIMENT",
+        "NO_SUITE_MATCH",
+        "SANDBOX_UNAVAILABLE",
+    }
+)
 #: these say nothing of a run's trials, or need a mode of their own: a worker that dies is one of xdist's
 ELSEWHERE = frozenset({"DOCTOR_CHECKS_FAILED", "WORKER_DIED"})
 
@@ -54,7 +66,7 @@ def fresh(tmp_path: Path) -> Iterator[Callable[[str], Spread]]:
 @pytest.mark.parametrize("code", sorted(PROVOKED.keys() - ELSEWHERE))
 def test_a_code_is_the_same_in_every_mode(fresh: Callable[[str], Spread], code: str) -> None:
     seen = {}
-    for mode in MODES:
+    for mode in ("plain", "xdist") if code in EARLY else MODES:
         project = fresh(mode)
         run = PROVOKED[code](project)
         envelope = json.loads(re.sub(r"runs/\w+-\w{4}", "runs/…", json.dumps(run.lines[-1]).replace(str(project.path.parent), "…")))
@@ -62,6 +74,9 @@ def test_a_code_is_the_same_in_every_mode(fresh: Callable[[str], Spread], code: 
             run.assert_nothing_left()
         if run.wrote and code != "INTERNAL_ERROR":
             run.assert_consistent()
+        if mode == "plain" and run.args[0] != "run":
+            error = envelope["errors"][0]
+            spelled_for("pytest", [error["message"], error["remediation"], *(error["command"] or ()), *envelope["warnings"]], run.stderr)
         errors = [{k: v for k, v in e.items() if k not in ("count", "detail", "command")} for e in envelope["errors"]]
         ends = {r["node_id"]: (r["status"], r["code"]) for r in envelope["data"]["results"] if r["status"] != "not_run"}
         seen[mode] = {

@@ -5,14 +5,21 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from jsonschema import Draft7Validator
 
-from pytest_codeprobe.errors import error_codes
+from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.model.result import Status
+from pytest_codeprobe.tasks.experiments import load_experiment
+from pytest_codeprobe.tasks.load import load_file
+from tests import file_schemas
 from tests.front_door import Project, Run, make_project, scripted
 from tests.schemas import ALL, NAMES, check, result_schema, shipped, validator
+from tests.task_files import settings, write
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 USAGE = {"usage": {"model": "m1", "input_tokens": 10, "output_tokens": 5, "cost_usd": 0.25}}
@@ -121,3 +128,86 @@ def test_they_say_the_same_words() -> None:
     error = envelope["$defs"]["error"]["properties"]
     assert {row.kind for row in error_codes().values()} == set(error["kind"]["enum"])
     assert {row.retryable for row in error_codes().values()} == set(error["retryable"]["enum"])
+
+
+# ---------------------------------------------------------------- files that people write
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = "task_id: t\ninitial_prompt: x\nsuccess_criteria: [{type: file_exists, path: a}]\n"
+#: what an editor has to mark, and the loader refuses
+WRONG_TASKS = (
+    "task_id: t\n",
+    "initial_prompt: x\nsuccess_criteria: [{type: file_exists, path: a}]\n",
+    PARTS + "run_limts: {max_turns: 3}\n",
+    PARTS + "run_limits: {max_turn: 3}\n",
+    PARTS + "run_limits: {max_turns: many}\n",
+    PARTS + "run_limits: {max_turns: 0}\n",
+    PARTS + "run_limits: {on_limit: stop}\n",
+    PARTS + "initial_prompt_file: p.md\n",
+    PARTS + "description: true\n",
+    PARTS + "tags: [Not Kebab]\n",
+    PARTS + "tags: smoke\n",
+    PARTS + "agent: {modle: m}\n",
+    PARTS + "agent: {permission_mode: yolo}\n",
+    PARTS + "agent: {scripted: {stepz: []}}\n",
+    PARTS + "sandbox: {template_sources: [{type: folder, path: a}]}\n",
+    PARTS + "sandbox: {env: [A]}\n",
+    PARTS + "repeats: 0\n",
+    PARTS + "expect: maybe\n",
+    PARTS.replace("task_id: t", "task_id: a b"),
+    PARTS.replace("path: a", "pth: a"),
+    PARTS.replace("type: file_exists, ", ""),
+    PARTS.replace("[{type: file_exists, path: a}]", "[]"),
+    f"- {PARTS.replace(chr(10), chr(10) + '  ')}\n- task_id: u\n",
+)
+#: and what it must not
+GOOD_TASKS = (
+    PARTS,
+    PARTS + "run_limits: {max_turns: null, task_timeout: 1.5}\nagent: null\n",
+    PARTS + "agent: {type: scripted, model: null, scripted: {steps: [{write: {path: a, content: 3.10}}]}}\ndescription: 3.10\n",
+    PARTS + "skip: true\nmetadata: {difficulty: 3, more: [a, {b: c}]}\ntags: [smoke, 'area:io', 2024]\n",
+    PARTS + "sandbox: {driver: tempdir, env: {A: 1}, template_sources: [{type: starter_files, files: [{path: a, content: ''}]}]}\n",
+)
+WRONG_EXPERIMENTS = (
+    "defaults: {run_limts: {}}\n",
+    "defaults: {run_limits: {max_turns: -1}}\n",
+    "variants: [{variant_id: A B}]\n",
+    "inherit: 3\n",
+    "[a]\n",
+)
+GOOD_EXPERIMENTS = ("", "experiment_id: x\ndefaults:\n  run_limits:\n  sandbox: {env: {A: 1}}\nvariants: [{variant_id: a}]\n")
+
+
+def editor(name: str) -> Draft7Validator:
+    return Draft7Validator(shipped(name))
+
+
+@pytest.mark.parametrize("name", file_schemas.MADE)
+def test_schemas_of_files_are_made_from_the_models(name: str) -> None:
+    """To write them anew: `python -m tests.file_schemas`."""
+    assert shipped(name) == json.loads(file_schemas.text_of(name))
+    Draft7Validator.check_schema(shipped(name))
+
+
+def test_every_sample_is_valid_to_an_editor() -> None:
+    samples = sorted((ROOT / "tasks").glob("**/task.yaml"))
+    assert len(samples) > 10
+    for sample in samples:
+        for document in yaml.safe_load_all(sample.read_text()):
+            assert not [f"{sample}: {e.json_path}: {e.message}" for e in editor("task").iter_errors(document)]
+    assert editor("experiment").is_valid(yaml.safe_load((ROOT / "experiments" / "default.yaml").read_text()))
+
+
+@pytest.mark.parametrize(("kind", "texts", "good"), [
+    ("task", WRONG_TASKS, False), ("task", GOOD_TASKS, True),
+    ("experiment", WRONG_EXPERIMENTS, False), ("experiment", GOOD_EXPERIMENTS, True),
+])  # fmt: skip
+def test_editors_and_the_loader_agree(tmp_path: Path, kind: str, texts: tuple[str, ...], good: bool) -> None:
+    for number, text in enumerate(texts):
+        file = write(tmp_path / f"{kind}-{number}.yaml", text)
+        try:
+            (load_file if kind == "task" else load_experiment)(file, settings(tmp_path))
+            loaded = True
+        except CodeprobeError:
+            loaded = False
+        assert (loaded, editor(kind).is_valid(yaml.safe_load(text))) == (good, good), text

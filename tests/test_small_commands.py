@@ -161,13 +161,21 @@ def test_a_slip_in_a_flag_is_corrected_by_the_printed_command(project: Project) 
     assert (done.returncode, json.loads(done.stdout)["data"]["tasks_passed"]) == (0, 1)
 
 
-def test_a_wrong_command(project: Project) -> None:
-    run = project.codeprobe("docter", "--json")
+@pytest.mark.parametrize(
+    ("typed", "said", "command"),
+    [
+        (("schemaa", "--json"), "no such command: schemaa (did you mean 'schema'?)", ["codeprobe", "schema", "--json"]),
+        (("zzz", "--json"), "no such command: zzz", ["codeprobe", "--help"]),
+        (("--json", "schema", "--help"), "--json stands before the command", ["codeprobe", "schema", "--json", "--help"]),
+    ],
+)
+def test_a_wrong_command(project: Project, typed: tuple[str, ...], said: str, command: list[str]) -> None:
+    run = project.codeprobe(*typed)
     told = answer(run)
     assert (run.code, told["command"], told["errors"][0]["code"]) == (4, None, "USAGE_ERROR")
-    assert "did you mean 'doctor'?" in told["errors"][0]["message"]
-    assert type_in(project, told["errors"][0]["command"]).returncode == 0
-    assert project.codeprobe("docter").stdout == ""
+    assert said in told["errors"][0]["message"]
+    assert told["errors"][0]["command"] == command
+    assert type_in(project, command).returncode == 0
 
 
 def test_help_of_every_command(project: Project) -> None:

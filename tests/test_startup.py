@@ -13,7 +13,9 @@ from tests.front_door import MODES, Project, clean_environment, scripted
 pytestmark = pytest.mark.joint
 
 #: modules of ours that a plain run may load
-LIGHT = re.compile(r"pytest_codeprobe(\.options|\.plugin(\.(fixtures|state|spread|stdout|hookspecs|discover))?|\.tasks(\.discovery)?)?$")
+LIGHT = re.compile(
+    r"pytest_codeprobe(\.options(\.table|\.values)?|\.plugin(\.(fixtures|state|spread|stdout|hookspecs|discover))?|\.tasks(\.discovery)?)?$"
+)
 HEAVY = (
     "pydantic",
     "pydantic_core",

@@ -28,7 +28,7 @@ def fill(project: Project) -> None:
     [
         ('tags = "smoke"', {"easy-fix", "hard-fix"}),
         ('tags = ["SMOKE", "slow"]', {"easy-fix", "hard-fix", "slow-doc"}),
-        ('task_ids = ["Plain", "hard-fix", "gone"]', {"plain", "hard-fix"}),
+        ('task_ids = ["Plain", "hard-fix"]', {"plain", "hard-fix"}),
         ('difficulties = ["hard", 3]', {"hard-fix", "slow-doc"}),
         ('task_types = "PERF"', {"hard-fix"}),
         ('exclude_tags = ["smoke"]', {"slow-doc", "plain"}),
@@ -84,6 +84,27 @@ def test_no_match_says_which_key_removed_how_many(project: Project, mode: str) -
     assert error["detail"] == {"suite": "s", "file": "suite.toml", "tasks": 4, "removed": {"tags": 2, "difficulties": 2}}
     assert error["message"] in run.stderr
     assert not (project.path / ".codeprobe").exists()
+
+
+def test_ids_of_nobody_are_named(project: Project, mode: str) -> None:
+    """A suite that has lost a task would measure something else; what a narrower command line leaves out is no loss."""
+    fill(project)
+    project.write("suite.toml", '[suite]\ntask_ids = ["plain", "hard-fx", "gone"]\n')
+    run = project.run("tasks", AGENT, SUITE, "--codeprobe-json", mode=mode, junit=False)
+    (error,) = run.assert_pure(events=False)["errors"]
+    assert (error["code"], run.code) == ("NO_SUITE_MATCH", 5)
+    assert error["message"].endswith("no task has the id 'hard-fx' (did you mean 'hard-fix'?), 'gone'")
+    assert error["detail"]["unknown"] == ["hard-fx", "gone"]
+    project.write("suite.toml", '[suite]\ntask_ids = ["plain", "Hard-Fix"]\n')
+    assert project.run("tasks/plain.yaml", AGENT, SUITE, mode=mode, junit=False).statuses == {"plain": "passed"}
+
+
+def test_a_broken_task_file_comes_before_ids_that_are_missing(project: Project) -> None:
+    project.task("plain", agent=scripted(WRITE))
+    project.write("tasks/gone.yaml", "task_id: gone\n")
+    project.write("suite.toml", '[suite]\ntask_ids = ["gone"]\n')
+    run = project.run("tasks", AGENT, SUITE, "--codeprobe-json", junit=False)
+    assert [e["code"] for e in run.assert_pure(events=False)["errors"]] == ["TASK_INVALID"]
 
 
 def test_no_task_at_all_is_no_fault_of_the_suite(project: Project) -> None:

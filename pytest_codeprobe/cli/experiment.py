@@ -11,8 +11,10 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.tasks.experiments import FOLDER, NAME
 from pytest_codeprobe.text import write_whole
 
+#: whichever of its comments about settings are uncommented, the file stays right
 _STARTER = """\
 # Settings of an experiment. `defaults` is a layer below every task: what a task sets itself wins.
+# Take the # away from a line to set what it says.
 # Run it with `codeprobe run --experiment {name}`, or `pytest tasks/ --codeprobe-experiment {name}`.
 experiment_id: {name}
 description: ""
@@ -22,18 +24,17 @@ inherit: true
 
 defaults:
   # Bounds of each trial: seconds, model replies, tokens, US dollars.
-  run_limits: {{}}
+  run_limits:
     # task_timeout: 600
     # max_turns: 40
     # max_total_tokens: 500000
     # max_usd: 2.00
 
   # Where each session runs and what it finds there; paths are relative to this file.
-  sandbox: {{}}
+  sandbox:
     # driver: auto
     # env: {{EXAMPLE: value}}
-    # template_sources:
-    #   - {{type: template_dir, path: ../shared}}
+    # template_sources: [{{type: template_dir, path: ../shared}}]
 
 variants:
   - variant_id: default

@@ -39,7 +39,8 @@ def start(arguments: list[str], typed: list[str]) -> int:
     """
     reached = _Reached()
     internal = [f"--codeprobe-console={json.dumps([program(), *typed])}"]
-    if {"--codeprobe-json", "--codeprobe-json-lines"} & set(arguments):
+    json_wanted = bool({"--codeprobe-json", "--codeprobe-json-lines"} & set(arguments))
+    if json_wanted:
         internal.append(f"--codeprobe-stdout={take_stdout()}")
     try:
         # by name, for those who switch off the loading of installed plugins
@@ -48,8 +49,9 @@ def start(arguments: list[str], typed: list[str]) -> int:
         if reached.yes:
             raise
         raise CodeprobeError("USAGE_ERROR", one_line(str(error), 1000)) from error
-    if code and not reached.yes:
-        raise CodeprobeError("USAGE_ERROR", "pytest refused its command line or configuration; what it says is on stderr")
+    if not reached.yes and (code or json_wanted):
+        why = "refused its command line or configuration" if code else "ended before it ran anything"
+        raise CodeprobeError("USAGE_ERROR", f"pytest {why}; what it says is on stderr")
     return code
 
 

@@ -116,11 +116,35 @@ def _usage_error(argv: list[str], error: click.ClickException) -> CodeprobeError
         corrected = (program(), *(_renamed(a, error.option_name, meant) for a in argv)) if meant else None
         if argv[:1] == ["run"]:
             return CodeprobeError("USAGE_ERROR", message, remediation=_BEHIND, command=corrected)
+        if (command := _later_command(argv)) is not None:
+            message = f"{error.option_name} stands before the command; options come behind it"
+            corrected = (program(), command, *(a for number, a in enumerate(argv) if number != argv.index(command)))
+            return CodeprobeError("USAGE_ERROR", message, remediation=f"Begin with `codeprobe {command}`.", command=corrected)
     elif argv and _command(argv) is None:
-        message = f"no such command: {argv[0]}{did_you_mean(argv[0], group.commands)}"
+        return _no_command(argv)
     command = _command(argv)
     words = " ".join(("codeprobe", *([command] if command else []), "--help"))
     return CodeprobeError("USAGE_ERROR", message, remediation=f"See `{words}`.")
+
+
+def _no_command(argv: list[str]) -> CodeprobeError:
+    """The first word is no command. Where a slip shows which one was meant, the same call with that."""
+    meant = nearest(argv[0], group.commands)
+    return CodeprobeError(
+        "USAGE_ERROR",
+        f"no such command: {argv[0]}{did_you_mean(argv[0], group.commands)}",
+        remediation=f"The commands are: {', '.join(sorted(group.commands))}.",
+        command=(program(), meant, *argv[1:]) if meant else None,
+    )
+
+
+def _later_command(argv: list[str]) -> str | None:
+    """The command that stands behind flags of its own."""
+    found = next((a for a in _cut(argv)[0] if a in group.commands), None)
+    if found is None or argv[0] == found:
+        return None
+    known = {flag for parameter in group.commands[found].params for flag in parameter.opts}
+    return found if argv[0].partition("=")[0] in known else None
 
 
 def _renamed(argument: str, wrong: str, right: str) -> str:

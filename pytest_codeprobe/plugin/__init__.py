@@ -102,6 +102,18 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     return doctor(config)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_cmdline_main")
+def pytest_codeprobe_answers(config: pytest.Config) -> Generator[None, int | pytest.ExitCode | None, int | pytest.ExitCode | None]:
+    """A flag that ends pytest before there is a run (--help, --fixtures, …) is no answer to those who asked for JSON."""
+    code = yield
+    output = config.stash.get(OUTPUT, None)
+    if output is None or output.answered:
+        return code
+    from pytest_codeprobe.plugin.refusal import no_run
+
+    return no_run(config, output)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
@@ -158,12 +170,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
-def pytest_codeprobe_select(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_codeprobe_select(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Before -k and -m, so that a suite that matches nothing is told of what was collected."""
-    if config.stash[STATE].options.suite is not None:
+    if session.config.stash[STATE].options.suite is not None:
         from pytest_codeprobe.plugin.suite import select
 
-        select(config, items)
+        select(session, items)
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_codeprobe.errors import did_you_mean
 from pytest_codeprobe.plugin.collect import TaskItem
 
 OURS = ("codeprobe_sandbox", "codeprobe_session", "codeprobe_score")
@@ -28,6 +30,10 @@ FLAGS = {
     "trace": "--trace",
     "stepwise": "--stepwise",
 }
+
+
+#: a reason that the ini key takes away; not for a fixture of ours that is overridden, or one that is not defined
+_FIXTURE = re.compile(r"fixture (\w+) of .+")
 
 
 class Ahead:
@@ -96,6 +102,20 @@ class Ahead:
 
     def _is_installed(self, module: str) -> bool:
         return module.partition(".")[0] in self._installed or _in_site_packages(module)
+
+
+def remedies(allowed: Sequence[str], reasons: Iterable[str], items: Iterable[pytest.Item]) -> list[str]:
+    """What ini codeprobe_ahead_fixtures can do where fixtures hold trials back, and which of its names are nobody's."""
+    holding = dict.fromkeys(found[1] for reason in reasons if (found := _FIXTURE.fullmatch(reason)) is not None)
+    if not holding:
+        return []
+    used = {name for item in items for name in getattr(item, "fixturenames", ())}
+    slips = [name for name in allowed if name not in used]
+    value = " ".join([*(name for name in allowed if name in used), *holding])
+    return [
+        f"where an agent may start before {', '.join(holding)} is set up, put in the ini file: codeprobe_ahead_fixtures = {value}",
+        *(f"ini codeprobe_ahead_fixtures: no test here has a fixture {name!r}{did_you_mean(name, holding)}" for name in slips),
+    ]
 
 
 def fixture_definitions(item: pytest.Item) -> dict[str, tuple[pytest.FixtureDef[Any], ...]]:

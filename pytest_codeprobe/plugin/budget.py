@@ -11,6 +11,7 @@ from pytest_codeprobe.model.context import CENT_FRACTION
 from pytest_codeprobe.plugin.refusal import refused
 from pytest_codeprobe.run.book import RunBook
 from pytest_codeprobe.run.budget import ledger_lost, money_used_up, refuse, time_used_up
+from pytest_codeprobe.text import dollars, span
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
@@ -110,6 +111,6 @@ class Budget:
     def shown(self) -> list[str]:
         """For the header line."""
         return [
-            *([f"budget ${self._money:.2f}"] if self._money is not None else []),
-            *([f"at most {self._time:g} s"] if self._time is not None else []),
+            *([f"budget {dollars(self._money)}"] if self._money is not None else []),
+            *([f"at most {span(self._time)}"] if self._time is not None else []),
         ]

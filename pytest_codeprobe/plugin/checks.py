@@ -10,6 +10,7 @@ from pytest_codeprobe.plugin.collect import HasTrial
 from pytest_codeprobe.plugin.refusal import refused
 from pytest_codeprobe.plugin.suite import suite_of
 from pytest_codeprobe.run.folder import prepare_place
+from pytest_codeprobe.sandboxes import choose
 from pytest_codeprobe.sandboxes.openfiles import make_room
 from pytest_codeprobe.tasks.availability import check_driver
 
@@ -33,6 +34,8 @@ def check_options(live: Live) -> None:
         if options.driver is not None:
             spelled = "--codeprobe-driver" if "driver" in options.on_command_line else "codeprobe_driver"
             check_driver(options.driver, live.registry.drivers, spelled)
+            if "driver" in options.on_command_line and not live.state.no_plan:
+                choose(options.driver, live.registry, live.context)  # once, in the place of one error for each trial
         _ = live.experiment.chosen
         if options.suite is not None:
             suite_of(live.config)
@@ -40,7 +43,7 @@ def check_options(live: Live) -> None:
         if options.run_dir is not None and not live.state.no_plan:
             prepare_place(live.state.run_dir, default_place=False)
     except CodeprobeError as error:
-        raise refused(error, live.config) from error
+        raise refused(error, live.config, early=True) from error
 
 
 def named_snapshot(live: Live) -> Snapshot | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.options import spelled
 from pytest_codeprobe.plugin.discover import lines_of
 from pytest_codeprobe.plugin.state import STATE
 from pytest_codeprobe.tasks.heads import FileHeads, Head, Text, metadata_of, trial_of
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
     from pytest_codeprobe.plugin.views import ScoreView
     from pytest_codeprobe.trial.run import TrialRun
 
+_MAX_FAULTS = 20  #: of one file that are shown
 NO_AGENT = "no agent chosen: pass --codeprobe-agent"
+
+
+def no_agent(live: Live) -> str:
+    """The reason in the flags of the front door that was used."""
+    return spelled(NO_AGENT, console=live.state.options.console)
 
 
 class Unmet(Exception):
@@ -82,11 +89,19 @@ class TaskFile(pytest.Module):
 
 
 class TaskError(pytest.Collector.CollectError):
-    """A collection error of one line that carries its code."""
+    """A collection error that carries its code: a line for each fault of the file, as a compiler says them."""
 
     def __init__(self, error: CodeprobeError) -> None:
-        super().__init__(error.message)
+        super().__init__("\n".join(_faults(error)))
         self.error = error
+
+
+def _faults(error: CodeprobeError) -> Iterator[str]:
+    found = error.detail.get("errors", ())
+    yield error.message
+    yield from (f"{error.detail['file']}:{e['line']}:{e['column']}: {e['message']}" for e in found[1:_MAX_FAULTS])
+    if len(found) > _MAX_FAULTS:
+        yield f"… and {len(found) - _MAX_FAULTS} more"
 
 
 def _call(fixtures: Sequence[str]) -> Callable[..., None]:

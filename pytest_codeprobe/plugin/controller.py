@@ -82,6 +82,7 @@ class Controller:
         self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
         if not self._closed:
             self.gate.planned()
+        self.live.experiment.warn_of_none()
         self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
         self._follower.start()
         self.canary.run()

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import DRY_RUN
-from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
+from pytest_codeprobe.plugin.collect import TaskItem, no_agent
 from pytest_codeprobe.plugin.marked import MARKED
 from pytest_codeprobe.run.asking import ask_versions
 from pytest_codeprobe.run.estimate import History, estimate
@@ -63,7 +63,7 @@ class DryRun:
         chosen = self.live.chosen(holder)
 
         def check(trial: Trial) -> str:
-            return holder.skip_reason or _skip_of(item) or (self._check(trial) or DRY_RUN if chosen else NO_AGENT)
+            return holder.skip_reason or _skip_of(item) or (self._check(trial) or DRY_RUN if chosen else no_agent(self.live))
 
         protocol.conclude(item, protocol.new_run(item).whole(check))
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
 
 
+_NAMED, _LISTED = 5, 100  #: trials in a sentence, and in a list
+
+
 class Ending:
     """Collects what may end a run, or spoil it, and says what that makes of it."""
 
@@ -115,15 +118,33 @@ class Ending:
             known = self.stop is not None and as_error(self.stop)
             found.append(entry(known or CodeprobeError("INTERNAL_ERROR", "pytest ended with exit code 3")))
         elif code == 2 and not (self.state.module_errors and not self.went_on() and not self.live.interrupts.count):
-            run_dir = self.live.shown_run_dir()
-            remedy = f"Partial results are in {run_dir}; start the run again to get the rest." if run_dir else None
-            what = stop_text(self.stop)
-            found.append(entry(CodeprobeError("INTERRUPTED", what, remediation=remedy, detail={"run_dir": run_dir})))
+            found.append(entry(self._interrupted()))
         elif code == 5 and (why := self.no_tasks()) is not None:
             found.append(entry(why))
         if self.book.trouble is not None:
             found.append(entry(self.book.trouble))
         return [*found, *map(entry, self.raised), *map(entry, self.fallen_gates()), *trial_errors(self.finals())]
+
+    def _interrupted(self) -> CodeprobeError:
+        """What is there, and what is missing: a run can't be gone on with, but its missing trials can be run by themselves."""
+        run_dir = self.live.shown_run_dir()
+        finals = self.finals()
+        left = [final.node_id for final in finals if final.status == "not_run"]
+        remedy = None
+        if run_dir is not None and not left:
+            remedy = f"All trials have ended; their results are in {run_dir}."
+        elif run_dir is not None:
+            missing = ", ".join(left) if len(left) <= _NAMED else "those with status not_run in its envelope.json"
+            remedy = (
+                f"A human decides whether to go on. Results so far are in {run_dir}; the same call runs all {len(finals)} trials again. "
+                f"To run only the {len(left)} that {'are' if len(left) > 1 else 'is'} missing, name in place of its paths: {missing}"
+            )
+        return CodeprobeError(
+            "INTERRUPTED",
+            stop_text(self.stop),
+            remediation=remedy,
+            detail={"run_dir": run_dir, "not_run": left[:_LISTED], "not_run_count": len(left)},
+        )
 
     def beside(self) -> list[Usage]:
         """What was used beside the trials, and is paid for as they are."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.model.result import CriterionResult, TrialResult
-from pytest_codeprobe.text import one_line, plain, shorten
+from pytest_codeprobe.text import dollars, one_line, plain, shorten
 
 _MAX_FILES = 20
 
@@ -82,6 +84,19 @@ def _harness(record: TrialResult, run_dir: str | None) -> Iterator[str]:
     yield from _where(record, run_dir)
 
 
+def no_fixture(error: pytest.FixtureLookupError) -> CodeprobeError:
+    """Of a task that names a fixture which nobody defines; pytest's own words show a function of ours, and every fixture there is."""
+    name = str(error.argname)
+    shown = " ".join(str(getattr(error.formatrepr(), "errorstring", "")).split())
+    found = re.search(r"available fixtures: ([\w, ]+)", shown)
+    return CodeprobeError(
+        "FIXTURE_FAILED",
+        f"fixture {name!r} is not defined{did_you_mean(name, found[1].split(', ') if found is not None else ())}",
+        remediation="Correct `fixtures` of the task, or define it in a conftest.py at or above the task's folder, or in a plugin.",
+        detail={"fixture": name},
+    )
+
+
 def criteria_table(criteria: Sequence[CriterionResult]) -> Iterator[str]:
     """One line for each criterion; a longer reason goes on below it."""
     names = [one_line(c.description or c.type, 40) for c in criteria]
@@ -116,6 +131,4 @@ def _indented(text: str) -> Iterator[str]:
 
 def money(cost: float | None) -> str:
     """Dollars; `unknown` is never shown as 0."""
-    if cost is None:
-        return "unknown"
-    return f"${cost:.4f}" if 0 < cost < 1 else f"${cost:.2f}"
+    return "unknown" if cost is None else dollars(cost)

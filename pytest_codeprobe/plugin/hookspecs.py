@@ -26,7 +26,7 @@ def pytest_codeprobe_agents(config: pytest.Config) -> Iterable[Agent]:  # type: 
 
     .. code-block:: python
 
-        from my_package import MyAgent  # docs/extending.md shows a whole one
+        from my_package import MyAgent  # docs: "Extending" shows a whole one
 
 
         def pytest_codeprobe_agents(config):
@@ -81,7 +81,7 @@ def pytest_codeprobe_make_sandbox(config: pytest.Config, trial: Trial, context: 
         @pytest.hookimpl(wrapper=True)
         def pytest_codeprobe_make_sandbox(trial, context):
             sandbox = yield  # as the driver makes it
-            return WithDatabase(sandbox)  # docs/extending.md shows a whole one
+            return WithDatabase(sandbox)  # docs: "Extending" shows a whole one
 
     Use in conftest plugins: any conftest.py in the folders above the task file.
     """

@@ -19,12 +19,13 @@ import pytest
 
 from pytest_codeprobe.model.result import TrialResult
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.plugin.ahead import Ahead, fixture_definitions
+from pytest_codeprobe.plugin.ahead import Ahead, fixture_definitions, remedies
 from pytest_codeprobe.plugin.collect import TaskItem, Unmet
 from pytest_codeprobe.plugin.gate import is_canary
 from pytest_codeprobe.plugin.marked import MARKED, holder_of
 from pytest_codeprobe.plugin.protocol import close_run
 from pytest_codeprobe.plugin.schedule import Between
+from pytest_codeprobe.text import one_line
 from pytest_codeprobe.trial.engine import ThreadEngine
 
 if TYPE_CHECKING:
@@ -47,12 +48,23 @@ class Jobs:
             return None
         ahead, forced = self._sort(session.items)
         if forced:
-            self.live.warn(_said(self.live.jobs, forced))
+            self._tell(forced, session.items)
         if not ahead:
             return None
         with self.live.interrupts.held():  # trials are in their stages all along: a signal sets shouldstop, seen in the loop
             _Loop(self.live, session, ahead).run()
         return True
+
+    def _tell(self, forced: dict[str, str], items: Sequence[pytest.Item]) -> None:
+        """What does not run ahead: now, while it can still be changed, and in the summary."""
+        allowed = self.live.state.options.ahead_fixtures
+        said = [_said(self.live.jobs, forced), *remedies(allowed, forced.values(), items)]
+        for line in said:
+            self.live.warn(line)
+        reporter = self.live.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and self.live.config.get_verbosity() >= 0:
+            for line in said:
+                reporter.write_line(f"codeprobe: {one_line(line, 300)}")
 
     def _sort(self, items: Sequence[pytest.Item]) -> tuple[list[TaskItem], dict[str, str]]:
         """What runs ahead, in the order of the start, and why other trials don't: node id -> reason."""
@@ -77,7 +89,7 @@ def _said(jobs: int, forced: dict[str, str]) -> str:
     many = len(counts) > 1
     reasons = "; ".join(f"{reason} ({number})" if many else reason for reason, number in counts.most_common())
     total = len(forced)
-    return f"{total} trial{'s' if total != 1 else ''} ran one at a time in spite of {jobs} jobs, because of: {reasons}"
+    return f"{total} trial{'s' if total != 1 else ''} run one at a time in spite of {jobs} jobs, because of: {reasons}"
 
 
 @dataclass

@@ -41,5 +41,5 @@ def check_offline(live: Live, plan: Collection[PlannedTrial]) -> None:
     drivers = sorted({"tempdir" if t.driver == "auto" else t.driver for t in plan if t.starts})
     live.warn(
         f"offline: under driver {', '.join(drivers)} agents and graders are held by proxy variables alone; "
-        "a program that ignores them, or makes sockets of its own, is not (see docs/offline.md)"
+        'a program that ignores them, or makes sockets of its own, is not (docs: "Offline runs")'
     )

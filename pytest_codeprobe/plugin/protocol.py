@@ -16,8 +16,8 @@ from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
 from pytest_codeprobe.plugin.ahead import FIXTURE_MODULE, OURS, fixture_definitions
 from pytest_codeprobe.plugin.checks import refuse_what_cannot_run
-from pytest_codeprobe.plugin.collect import NO_AGENT, TaskItem
-from pytest_codeprobe.plugin.failure import failure_text, harness_text, told
+from pytest_codeprobe.plugin.collect import TaskItem, no_agent
+from pytest_codeprobe.plugin.failure import failure_text, harness_text, no_fixture, told
 from pytest_codeprobe.plugin.gate import Fallen, canaries_first, guard
 from pytest_codeprobe.plugin.marked import MARKED, Marked, holder_of, mark_tests, redact_report
 from pytest_codeprobe.plugin.refusal import refusal_in, usage_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 #: what a criterion, an adapter or a sandbox of the user's says to pytest
 PASSES = (KeyboardInterrupt, pytest.exit.Exception, pytest.skip.Exception, pytest.fail.Exception, pytest.xfail.Exception)
+_TOLD = (CodeprobeError, pytest.FixtureLookupError)  #: in our words
 _PACKAGE = Path(__file__).parents[1]
 NO_START = "no agent starts under --setup-only and --setup-plan"
 
@@ -101,7 +102,7 @@ class TrialProtocol:
         if self.state.no_start:
             pytest.skip(NO_START)
         if not self.live.chosen(holder):
-            pytest.skip(NO_AGENT)
+            pytest.skip(no_agent(self.live))
         if self.live.broken:
             raise Stopped("collection errors")
 
@@ -227,7 +228,7 @@ class TrialProtocol:
                 report.when, report.outcome = "setup", "failed"  # trouble of the harness stays an error, also in a marked test's body
                 if hasattr(report, "wasxfail"):  # and under a user's own xfail mark
                     del report.wasxfail
-            if record.status == "error" and call.excinfo is not None and isinstance(call.excinfo.value, CodeprobeError):
+            if record.status == "error" and call.excinfo is not None and isinstance(call.excinfo.value, _TOLD):
                 text = harness_text(record, self.live.shown_run_dir())
                 path, line, _ = item.reportinfo()
                 report.longrepr = told(record, call.excinfo, text, Path(path), (line or 0) + 1)  # type: ignore[assignment]  # a TerminalRepr
@@ -333,7 +334,7 @@ def close_run(run: TrialRun, error: BaseException) -> TrialResult:
         return run.finish(Skipped(one_line(run.redactor.text(str(error))) or "skipped"))
     if _ends_pytest(error):
         return run.finish(Stopped("interrupted"))
-    return run.finish(error)
+    return run.finish(no_fixture(error) if isinstance(error, pytest.FixtureLookupError) else error)
 
 
 def _time(item: pytest.Item, record: TrialResult, report: pytest.TestReport) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.model.clock import SystemClock, stamp
 from pytest_codeprobe.options import spelled
+from pytest_codeprobe.plugin.stdout import Output
 from pytest_codeprobe.run.envelope import answer, entry, refusal
 from pytest_codeprobe.run.remedy import Invocation, addressed
 from pytest_codeprobe.text import json_line, one_line
@@ -21,12 +22,26 @@ _TRACEBACK = "Traceback (most recent call last)"
 _OF_A_WORKER = "received keyboard-interrupt"  #: how xdist names the worker that was interrupted: which one is no matter
 
 
-def refused(error: CodeprobeError, config: pytest.Config) -> BaseException:
-    """The error as pytest takes it: told without a traceback, with its exit code. Raise it `from` the error itself."""
+def _code_alone(refusal: Any) -> str:
+    return str(refusal.msg).partition(":")[0]
+
+
+#: before the session pytest tells of an exit twice: on stderr in full, and by its reporter, for which the code is enough
+_EARLY: Any = type("Refused", (pytest.exit.Exception,), {"__module__": "codeprobe", "__str__": _code_alone, "__repr__": _code_alone})
+
+
+def refused(error: CodeprobeError, config: pytest.Config, *, early: bool = False) -> BaseException:
+    """The error as pytest takes it: told without a traceback, with its exit code. Raise it `from` the error itself.
+
+    `early`: there is no session yet.
+    """
     remedy = f"\n  {error.remediation}" if error.remediation else ""
     text = spelled(f"{error.code}: {error.message}{remedy}", console=bool(_given(config, "codeprobe_console")))
     code = error_codes()[error.code].exit_code
-    return pytest.UsageError(text) if code == pytest.ExitCode.USAGE_ERROR else pytest.exit.Exception(text, returncode=code)
+    if code == pytest.ExitCode.USAGE_ERROR:
+        return pytest.UsageError(text)
+    made: BaseException = (_EARLY if early else pytest.exit.Exception)(text, returncode=code)
+    return made
 
 
 def refusal_in(error: BaseException | None) -> CodeprobeError | None:
@@ -91,6 +106,18 @@ def stop_text(stop: BaseException | None) -> str:
     """Why pytest ended its loop, in one line: the reason of pytest.exit(), say."""
     text = one_line(str(stop or ""), 1000)
     return text if text and not text.endswith(_OF_A_WORKER) else "interrupted"
+
+
+def no_run(config: pytest.Config, output: Output) -> pytest.ExitCode:
+    """Where a flag of pytest's or of a plugin's made it end before anything could run: USAGE_ERROR, told to both readers."""
+    error = CodeprobeError(
+        "USAGE_ERROR",
+        "a flag that lists or explains something, such as --help, --version, --fixtures or --markers, ended pytest before it ran anything",
+        remediation="What it says is on stderr. Leave the flag out, or ask for it without JSON.",
+    )
+    sys.stderr.write(f"ERROR: {refused(error, config)}\n")
+    output.envelope(refusal_line(error, config))
+    return pytest.ExitCode.USAGE_ERROR
 
 
 def refusal_line(error: BaseException, config: pytest.Config) -> str:

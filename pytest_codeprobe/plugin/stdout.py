@@ -33,6 +33,11 @@ class Output:
         """The same for Ctrl-C and pytest.exit()."""
         self._stop = self._stop or excinfo.value
 
+    @property
+    def answered(self) -> bool:
+        """Whether an envelope is written, or none is wanted."""
+        return self._envelope_written or not self.json
+
     def event(self, line: str) -> None:
         """One event, if events are wanted."""
         if self.lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 
 from pytest_codeprobe.model.result import VERDICTS
 from pytest_codeprobe.options import spelled
-from pytest_codeprobe.plugin.collect import NO_AGENT
+from pytest_codeprobe.plugin.collect import no_agent
 from pytest_codeprobe.plugin.discover import lines_of
 from pytest_codeprobe.plugin.failure import money
 from pytest_codeprobe.run.book import Final
@@ -88,9 +89,9 @@ class Terminal:
         controller = self.live.controller
         assert controller is not None
         prefix = "" if controller.book.plan else "codeprobe: "
-        without = [f for f in finals if f.reason == NO_AGENT]
-        if without:
-            yield f"codeprobe: {len(without)} task{'s' * (len(without) != 1)} skipped: {NO_AGENT}"
+        reason = no_agent(self.live)
+        if without := sum(f.reason == reason for f in finals):
+            yield f"codeprobe: {without} task{'s' * (without != 1)} skipped: {reason}"
         if controller.book.plan:
             yield from self._trials(finals)
             if controller.ending.estimate is not None:
@@ -109,6 +110,7 @@ class Terminal:
     def _trials(self, finals: Sequence[Final]) -> Iterator[str]:
         tally = counts(finals)
         words = [f"{n} {name.removeprefix('tasks_').replace('_', ' ')}" for name, n in tally.items() if n and name != "tasks_total"]
+        words = [word + _reasons(finals) if word.endswith("not run") else word for word in words]
         total = tally["tasks_total"]
         yield f"{total} trial{'s' * (total != 1)}: {', '.join(words)}"
         verdicts = [f for f in finals if f.status in VERDICTS]
@@ -138,3 +140,10 @@ class Terminal:
         yield from self.live.controller.canary.lines()
         for final in [f for f in finals if f.status == "error"][:10]:
             yield f"error: {final.node_id}: {final.code}: {one_line(final.reason or '', 160)}"
+
+
+def _reasons(finals: Sequence[Final]) -> str:
+    """Why trials were not run: ` (budget)`, ` (3 budget, 1 interrupted)`."""
+    counts = Counter(one_line(f.reason or "", 40) for f in finals if f.status == "not_run")
+    words = [f"{n} {reason}" if len(counts) > 1 else reason for reason, n in counts.most_common(_SHOWN)]
+    return f" ({', '.join(words)})" if any(counts) else ""

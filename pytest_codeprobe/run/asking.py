@@ -15,7 +15,7 @@ from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import ProcessLimits
 from pytest_codeprobe.text import one_line
-from pytest_codeprobe.trial.environment import allowlisted
+from pytest_codeprobe.trial.environment import XDG, allowlisted
 
 _MAX_ANSWER = 1 << 16  # bytes
 #: what stands first in a version's line: `2.1.332 (Claude Code)`, `codex-cli 0.171.0`, `v1.2.3-beta.1`
@@ -28,6 +28,7 @@ class Answer:
 
     text: str  #: both streams, stdout first
     trouble: str | None = None  #: why it can't be relied on: `exit status 1`, `no answer within 2 s`
+    late: bool = False  #: the trouble is that it took its time
 
     @property
     def first_line(self) -> str:
@@ -60,7 +61,7 @@ def ask(context: Context, argv: Sequence[str], *, env: Mapping[str, str], second
         stderr.seek(0)
         text = (stdout.read(_MAX_ANSWER) + b"\n" + stderr.read(_MAX_ANSWER)).decode("utf-8", "replace").strip()
     if ended.cause == "timeout":
-        return Answer(text, f"no answer within {seconds:g} s")
+        return Answer(text, f"no answer within {seconds:g} s", late=True)
     if ended.status is not None and ended.status < 0:
         return Answer(text, f"signal {-ended.status}")
     return Answer(text, None if ended.status == 0 else f"exit status {ended.status}")
@@ -75,6 +76,12 @@ def _anonymous(name: str) -> int:
     return fd
 
 
+def private(context: Context, home: str) -> dict[str, str]:
+    """The environment of a program that is asked: what it writes at its start must not lie in the user's own HOME."""
+    folders = {name: f"{home}/{below}" for name, below in XDG.items()}
+    return {"PATH": os.defpath, "TERM": "dumb", **allowlisted(context.environ), "HOME": home, "TMPDIR": home, **folders}
+
+
 def ask_versions(agents: Iterable[Agent], context: Context, seconds: float) -> dict[str, Answer]:
     """What each agent's CLI says to `--version`, by the agents' names; all are asked at once. Those without a CLI are left out."""
     programs = {agent.name: found for agent in agents if (found := agent.find(context)) is not None}
@@ -84,8 +91,8 @@ def ask_versions(agents: Iterable[Agent], context: Context, seconds: float) -> d
         folder = tempfile.TemporaryDirectory(prefix="codeprobe-version-", ignore_cleanup_errors=True)
     except OSError as error:
         return dict.fromkeys(programs, Answer("", f"could not be asked: {error.strerror or error}"))
-    with folder as home:  # what a CLI writes at its start must not lie in the user's own HOME
-        env = {"PATH": os.defpath, "TERM": "dumb", **allowlisted(context.environ), "HOME": home, "TMPDIR": home}
+    with folder as home:
+        env = private(context, home)
         with ThreadPoolExecutor(len(programs), thread_name_prefix="codeprobe-version") as pool:
             said = pool.map(lambda program: ask(context, [program, "--version"], env=env, seconds=seconds), programs.values())
             return dict(zip(programs, said, strict=True))

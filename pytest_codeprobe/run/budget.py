@@ -10,6 +10,7 @@ from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.context import Balance, Registry
 from pytest_codeprobe.model.prices import Prices
 from pytest_codeprobe.run.plan import PlannedTrial
+from pytest_codeprobe.text import dollars, span
 
 if TYPE_CHECKING:
     from pytest_codeprobe.run.ledger import Refused
@@ -64,11 +65,11 @@ def money_used_up(balance: Balance, refused: Sequence[Refused], stopped: int) ->
     if not refused and not balance.is_gone and not stopped:
         return None
     first = refused[0] if refused else None
-    message = f"{_dollars(balance.spent)} of {_dollars(balance.limit)} are spent"
+    message = f"{dollars(balance.spent)} of {dollars(balance.limit)} are spent"
     if first is not None and first.why == "price":
         message += f"; no price is known for the model of {first.node_id}: no further session of it was started"
     elif first is not None and first.wanted:
-        message += f"; {first.node_id} did not fit: {_dollars(first.wanted)} are kept back for it, and {_dollars(first.spent)} were spent"
+        message += f"; {first.node_id} did not fit: {dollars(first.wanted)} are kept back for it, and {dollars(first.spent)} were spent"
     if stopped:
         message += f"; {stopped} trial{'s' * (stopped != 1)} not run, or ended before the end"
     remedy = "A human has to raise --codeprobe-max-cost-usd, or to accept what there is."
@@ -87,15 +88,11 @@ def money_used_up(balance: Balance, refused: Sequence[Refused], stopped: int) ->
     )
 
 
-def _dollars(amount: float) -> str:
-    return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.4g}"
-
-
 def ledger_lost(limit: float, spent: float, stopped: int, trouble: CodeprobeError) -> CodeprobeError:
     """BUDGET_EXCEEDED of a run whose ledger can't be read at its end; `spent`: by the records."""
     return CodeprobeError(
         "BUDGET_EXCEEDED",
-        f"{_dollars(spent)} of {_dollars(limit)} are spent, by the records; {stopped} trial{'s' * (stopped != 1)} not run, or ended before "
+        f"{dollars(spent)} of {dollars(limit)} are spent, by the records; {stopped} trial{'s' * (stopped != 1)} not run, or ended before "
         f"the end; {trouble.message}",
         detail={"kind": "cost", "limit": limit, "spent": round(spent, 6), "reserved": 0.0},
     )
@@ -105,7 +102,7 @@ def time_used_up(limit: float, spent: float, stopped: int) -> CodeprobeError:
     """BUDGET_EXCEEDED of a run that took too long; seconds."""
     return CodeprobeError(
         "BUDGET_EXCEEDED",
-        f"the run has taken {spent:.0f} s of {limit:g} s; {stopped} trial{'s' * (stopped != 1)} not run, or ended before the end",
+        f"the run has taken {span(spent)} of {span(limit)}; {stopped} trial{'s' * (stopped != 1)} not run, or ended before the end",
         remediation="A human has to raise --codeprobe-max-duration, or to accept what there is.",
         detail={"kind": "time", "limit": limit, "spent": round(spent, 3), "reserved": None},
     )

@@ -26,6 +26,7 @@ from pytest_codeprobe.tasks.yaml import Document, load_documents
 
 FOLDER = DEFAULTS.parent  #: below rootdir
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  #: of an experiment or a variant
+_CONTENT = re.compile(rb"^[ \t]*[^#\s]", re.MULTILINE)
 _ID = re.compile(rb"^experiment_id[ \t]*:[ \t]*['\"]?([^'\"#\r\n]*?)['\"]?[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 
 
@@ -103,6 +104,9 @@ class ExperimentFile(Model):
     gates: tuple[Gate, ...] | None = None
 
 
+_SIGN = re.compile(rb"^(?:%s)[ \t]*:" % "|".join(ExperimentFile.model_fields).encode(), re.MULTILINE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """One that was found and read."""
@@ -137,28 +141,51 @@ def find_experiment(asked: str, *, rootdir: Path, folder: Path) -> Path:
     return found[0]
 
 
+def available(rootdir: Path) -> list[str]:
+    """Names of the experiments below rootdir, sorted."""
+    return sorted({name_of(file) for file in _files(rootdir) if _is_experiment(file)})
+
+
 def _not_found(asked: str, why: str, rootdir: Path, folder: Path) -> CodeprobeError:
-    available = sorted({name_of(file) for file in _files(rootdir)})
-    name = Path(asked).stem if NAME.fullmatch(Path(asked).stem) else "NAME"
-    command = ["codeprobe", "experiment", "new", name]
+    """With a command that makes one, but not where a slip is likely: a new file of that name would run something else, and say nothing."""
+    there, name = available(rootdir), Path(asked).stem
+    known = {*there, *(file.stem for file in _files(rootdir) if _is_experiment(file))}
+    meant = did_you_mean(asked if did_you_mean(asked, known) else name, known)
+    fits = NAME.fullmatch(name) is not None
+    command = ["codeprobe", "experiment", "new", name if fits else "NAME"]
     if folder.resolve() != rootdir.resolve():
         command += ["--dir", str(rootdir / FOLDER)]
-    there = f"Use one of: {', '.join(available)}; or make" if available else f"There is none in {FOLDER}/; make"
+    choice = f"Use one of: {', '.join(there)}; or make" if there else f"There is none in {FOLDER}/; make"
     return CodeprobeError(
         "NO_EXPERIMENT",
-        f"experiment {asked!r} {why}{did_you_mean(asked, available)}",
-        remediation=f"{there} one with `{' '.join(command)}`.",
-        command=tuple(command) if name != "NAME" else None,
-        detail={"experiment": asked, "available": available},
+        f"experiment {asked!r} {why}{meant}",
+        remediation=f"{choice} a new one with `{' '.join(command)}`.",
+        command=tuple(command) if fits and not meant else None,
+        detail={"experiment": asked, "available": there},
     )
 
 
 def _files(rootdir: Path) -> list[Path]:
     """All files that may be experiments, in the order of their names."""
     try:
-        return sorted(file for file in (rootdir / FOLDER).rglob("*") if file.suffix in (*SUFFIXES, "") and file.is_file())
+        return sorted(file for file in (rootdir / FOLDER).rglob("*") if file.suffix in (*SUFFIXES, "") and _is_seen(file, rootdir))
     except OSError:
         return []
+
+
+def _is_seen(file: Path, rootdir: Path) -> bool:
+    return file.is_file() and not any(part.startswith(".") for part in file.relative_to(rootdir).parts)
+
+
+def _is_experiment(file: Path) -> bool:
+    """By its content: a README or somebody's data beside experiments is none. A file that says nothing yet may become one."""
+    try:
+        data = read_bytes(file)
+    except OSError:
+        return False
+    if file.suffix not in SUFFIXES:
+        return _ID.search(data) is not None
+    return _SIGN.search(data) is not None or _CONTENT.search(data) is None
 
 
 def _names(file: Path, rootdir: Path) -> set[str]:

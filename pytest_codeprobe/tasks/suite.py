@@ -15,6 +15,7 @@ from pytest_codeprobe.tasks.problems import shown
 #: key -> what of a task it looks at; in this order they are asked
 _FILTERS = ("task_ids", "tags", "task_types", "difficulties", "exclude_tags")
 _OTHERS = ("name", "description", "task_dir", "eval_goal")  #: the last two for files of other systems
+_TOLD, _LISTED = 5, 100  #: names in a sentence, and in a list
 _METADATA = {"task_types": "task_type", "difficulties": "difficulty"}
 
 
@@ -42,6 +43,7 @@ class Suite:
     name: str
     file: str  #: as messages name it
     filters: Mapping[str, frozenset[str]]  #: only those that are given; values in lower case
+    ids: Sequence[str] = ()  #: `task_ids` as they are written
 
     @property
     def needs_metadata(self) -> bool:
@@ -55,6 +57,23 @@ class Suite:
             if wanted is not None and bool(wanted & facts.of(key)) == (key == "exclude_tags"):
                 return key
         return None
+
+    def unknown_ids(self, all_facts: Iterable[Facts]) -> list[str]:
+        """Those of its task ids that are no collected task's."""
+        there = {facts.task_id.casefold() for facts in all_facts}
+        return [name for name in self.ids if name.casefold() not in there]
+
+    def no_such_ids(self, unknown: Sequence[str], all_facts: Iterable[Facts]) -> CodeprobeError:
+        """NO_SUITE_MATCH for ids that are nobody's: a suite that has silently lost a task measures something else."""
+        there = sorted(facts.task_id for facts in all_facts)
+        named = ", ".join(f"{name!r}{did_you_mean(name, there)}" for name in unknown[:_TOLD])
+        more = f" and {len(unknown) - _TOLD} more" if len(unknown) > _TOLD else ""
+        return CodeprobeError(
+            "NO_SUITE_MATCH",
+            f"suite {self.name!r} ({self.file}): no task has the id {named}{more}",
+            remediation=f"Correct task_ids in {self.file}, or take out what is gone.",
+            detail={"suite": self.name, "file": self.file, "unknown": list(unknown[:_LISTED]), "unknown_count": len(unknown)},
+        )
 
     def no_match(self, removed: Mapping[str, int], all_facts: Iterable[Facts]) -> CodeprobeError:
         """NO_SUITE_MATCH for a suite that leaves nothing of what was collected."""
@@ -78,7 +97,7 @@ def read_suite(path: Path, file: str) -> Suite:
     try:
         table = tomllib.loads(read_bytes(path).decode()).get("suite")
     except OSError as error:
-        raise _wrong(file, error.strerror or str(error), "Name a file that exists with --codeprobe-suite (codeprobe run: --suite).") from error
+        raise _wrong(file, error.strerror or str(error), "Name a file that exists with --codeprobe-suite.") from error
     except UnicodeDecodeError as error:
         raise _wrong(file, "it is not UTF-8") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -91,15 +110,17 @@ def read_suite(path: Path, file: str) -> Suite:
     name = table.get("name", path.stem)
     if not isinstance(name, str):
         raise _wrong(file, f"'name' must be text, not {shown(name)}")
-    return Suite(name=name, file=file, filters={key: _values(file, key, table[key]) for key in _FILTERS if key in table})
+    values = {key: _values(file, key, table[key]) for key in _FILTERS if key in table}
+    filters = {key: frozenset(each.casefold() for each in given) for key, given in values.items()}
+    return Suite(name=name, file=file, filters=filters, ids=tuple(values.get("task_ids", ())))
 
 
-def _values(file: str, key: str, value: Any) -> frozenset[str]:
+def _values(file: str, key: str, value: Any) -> list[str]:
     values = value if isinstance(value, list) else [value]
     for each in values:
         if isinstance(each, bool) or not isinstance(each, str | int | float):
             raise _wrong(file, f"{key!r} must be text or a list of texts, not {shown(each)}")
-    return frozenset(str(each).casefold() for each in values)
+    return list(dict.fromkeys(map(str, values)))
 
 
 def _wrong(file: str, why: str, remediation: str | None = None) -> CodeprobeError:

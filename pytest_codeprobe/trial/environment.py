@@ -21,7 +21,7 @@ _CERTIFICATES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUES
 _PLAIN = {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "SHELL"}
 _ALLOWED = frozenset({*_PLAIN, *_CERTIFICATES, *_PROXIES, *(name.lower() for name in _PROXIES)})
 #: what a session leaves in the user's own folders otherwise
-_XDG = {"XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache", "XDG_DATA_HOME": ".local/share", "XDG_STATE_HOME": ".local/state"}
+XDG = {"XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache", "XDG_DATA_HOME": ".local/share", "XDG_STATE_HOME": ".local/state"}
 #: nothing that we start inherits these
 _OURS = ("PYTEST_", "CODEPROBE_", "_CODEPROBE_", "COV_")
 
@@ -51,7 +51,7 @@ def session_environment(trial: Trial, context: Context, sandbox: Sandbox, extra:
         "HOME": home,
         "TMPDIR": str(sandbox.tmp),
         "PWD": str(sandbox.workspace),
-        **{name: f"{home}/{below}" for name, below in _XDG.items()},
+        **{name: f"{home}/{below}" for name, below in XDG.items()},
         **passed_through(trial, context, "agent"),
         **trial.sandbox.env,
         **trial.agent.env,

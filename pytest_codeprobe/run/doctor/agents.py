@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from pytest_codeprobe.model.agent import Agent, CredentialLife
 from pytest_codeprobe.model.clock import stamp
-from pytest_codeprobe.run.doctor.check import Check, Subject, ask
+from pytest_codeprobe.run.doctor.check import ANSWER_TIME, Check, Subject, ask
 
 _HOUR = 3600.0
 #: programs of agents that are known, and not there yet
@@ -85,6 +85,9 @@ def _version(subject: Subject, agent: Agent, path: str) -> Check:
     name, bad = f"agent.{agent.name}.version", subject.severity(agent, "warn")
     answer = ask(subject, [path, "--version"])
     fix = f"Try `{path} --version` by hand; then install the CLI anew. {agent.install_hint}".strip()
+    if answer.late:
+        said = f"{agent.name}: `{path} --version` has not answered in {ANSWER_TIME:g} s; it may be slow at its first start, or hang"
+        return Check(name=name, status="warn", message=said, fix=fix)
     if answer.trouble is not None:
         said = f"{agent.name}: `{path} --version`: {answer.trouble}" + (f": {answer.text[-300:]}" if answer.text else "")
         return Check(name=name, status=bad, message=said, fix=fix, detail={"usable": False})

@@ -13,10 +13,14 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.options import spelled
 from pytest_codeprobe.run import asking
 from pytest_codeprobe.run.asking import Answer
+from pytest_codeprobe.sandboxes.sweep import new_folder
+from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.text import one_line, plain
 
 ANSWER_TIME = 2.0  #: seconds that a program gets to say its version
-_OURS = ("PYTEST_", "CODEPROBE_", "_CODEPROBE_", "COV_")
+_NOWHERE = "/nonexistent"  #: HOME on a disk that is full
+#: where container engines are found
+_ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "CONTAINER_HOST", "XDG_RUNTIME_DIR")
 
 Status = Literal["pass", "warn", "fail", "info"]
 
@@ -53,10 +57,6 @@ class Subject:
         """Whether the run would use this agent."""
         return self.chosen is not None and self.chosen.name == agent.name
 
-    def environment(self) -> dict[str, str]:
-        """Of the programs that are asked: the user's own."""
-        return {k: v for k, v in self.context.environ.items() if not k.startswith(_OURS)}
-
     def clean(self, check: Check) -> Check:
         """Without secrets, on one line, in the flags of the front door that was used."""
         redact, console = self.context.redactor, self.context.options.console
@@ -69,5 +69,13 @@ class Subject:
 
 
 def ask(subject: Subject, argv: Sequence[str]) -> Answer:
-    """What a program says to the user's own call."""
-    return asking.ask(subject.context, argv, env=subject.environment(), seconds=ANSWER_TIME)
+    """What a program says that finds nothing of the user's own HOME, and can leave nothing there."""
+    try:
+        folder = new_folder(subject.scratch)  # should we be killed, the next run removes it
+    except OSError:
+        return asking.ask(subject.context, argv, env=asking.private(subject.context, _NOWHERE), seconds=ANSWER_TIME)
+    try:
+        own = {name: subject.context.environ[name] for name in _ENGINE if name in subject.context.environ}
+        return asking.ask(subject.context, argv, env={**asking.private(subject.context, str(folder)), **own}, seconds=ANSWER_TIME)
+    finally:
+        remove_tree(folder)

@@ -78,7 +78,12 @@ def _git(subject: Subject) -> Check:
         return Check(name="git", status="fail", message="git is not on PATH; diff.patch is made by it", fix=fix)
     answer = ask(subject, [found, "--version"])
     if answer.trouble is not None:
-        return Check(name="git", status="fail", message=f"{found} --version: {answer.trouble}", fix="Repair git, or install it anew.")
+        return Check(
+            name="git",
+            status="warn" if answer.late else "fail",
+            message=f"{found} --version: {answer.trouble}",
+            fix="Repair git, or install it anew.",
+        )
     return Check(name="git", status="pass", message=f"{answer.first_line} at {found}", detail={"path": found})
 
 

@@ -14,6 +14,7 @@ from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import remove_tree
+from pytest_codeprobe.text import dollars
 from pytest_codeprobe.trial.run import MakeSandbox, run
 
 _NAME, _FILE = "probe", "codeprobe-probe.txt"
@@ -78,7 +79,7 @@ def _trial(subject: Subject, agent: str) -> Trial:
 
 
 def _told(agent: str, record: TrialResult) -> Check:
-    cost = "at an unknown cost" if record.cost_usd is None else f"for ${record.cost_usd:.4f}"
+    cost = "at an unknown cost" if record.cost_usd is None else f"for {dollars(record.cost_usd)}"
     model = f" ({record.agent.model})" if record.agent is not None and record.agent.model else ""
     detail = {
         "status": record.status,

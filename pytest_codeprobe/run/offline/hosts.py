@@ -85,7 +85,7 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Of a word that has the shape of ALLOWED_HOST, as options.py has made sure."""
+        """Of a word that has the shape of ALLOWED_HOST, as options/values.py has made sure."""
         found = ALLOWED_HOST.fullmatch(text)
         assert found is not None, text
         port = int(found["port"]) if found["port"] else None
