@@ -141,6 +141,58 @@ def test_what_the_task_declares_wins(tmp_path: Path) -> None:
     assert "AWS_REGION" not in command.env  # the task's own comes with the session's environment
 
 
+@pytest.mark.parametrize(
+    ("backend", "own", "absent"),
+    [
+        # a credential of the task's own, alone
+        ("bedrock", {"AWS_ACCESS_KEY_ID": "OWN", "AWS_SECRET_ACCESS_KEY": "own-secret-value"}, {"AWS_SESSION_TOKEN", "AWS_PROFILE"}),
+        ("bedrock", {"AWS_BEARER_TOKEN_BEDROCK": "own-bearer"}, {"AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AWS_PROFILE"}),
+        # a backend of its own
+        ("direct", {"CLAUDE_CODE_USE_BEDROCK": "1"}, {"ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"}),
+        ("bedrock", {"CLAUDE_CODE_USE_VERTEX": "true"}, {"CLAUDE_CODE_USE_BEDROCK", "AWS_ACCESS_KEY_ID", "AWS_REGION"}),
+        ("bedrock", {"ANTHROPIC_API_KEY": "own-key"}, {"CLAUDE_CODE_USE_BEDROCK", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"}),
+        # both
+        (
+            "direct",
+            {"CLAUDE_CODE_USE_BEDROCK": "1", "AWS_PROFILE": "work"},
+            {"ANTHROPIC_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"},
+        ),
+    ],
+)
+def test_a_task_that_names_its_own_gets_nothing_of_the_users_beside_it(
+    tmp_path: Path, backend: str, own: dict[str, str], absent: set[str]
+) -> None:
+    aws_files(tmp_path)
+    environ = {**DIRECT, **AWS, "AWS_SESSION_TOKEN": "users-session-token"}
+    command = session(tmp_path, backend, environ, env=own)
+    assert not absent & command.env.keys()
+    assert not own.keys() & command.env.keys()  # they come with the session's environment
+    held = "".join([*command.env.values(), *(content.decode() for content in command.files.values())])
+    by_profile, users = "AWS_PROFILE" in own, "AWS_ACCESS_KEY_ID" not in absent and "CLAUDE_CODE_USE_BEDROCK" in own
+    assert ("work-secret-value" in held) == by_profile
+    assert (AWS["AWS_SECRET_ACCESS_KEY"] in held) == users
+    assert "other-secret-value" not in held
+
+
+@pytest.mark.parametrize(
+    ("backend", "declared", "lacks"),
+    [
+        ("bedrock", {"AWS_SESSION_TOKEN"}, True),  # half of one
+        ("bedrock", {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}, False),
+        ("bedrock", {"AWS_PROFILE"}, False),
+        ("bedrock", {"ANTHROPIC_API_KEY"}, False),
+        ("direct", {"CLAUDE_CODE_USE_VERTEX"}, True),
+        ("direct", {"CLAUDE_CODE_USE_BEDROCK"}, False),
+    ],
+)
+def test_what_is_missing_beside_what_a_task_names(tmp_path: Path, backend: Any, declared: set[str], lacks: bool) -> None:
+    (tmp_path / "claude").write_text("#!/bin/sh\n")
+    (tmp_path / "claude").chmod(0o755)
+    environ = {"PATH": str(tmp_path), "HOME": str(tmp_path / "user"), **DIRECT, **AWS}
+    context = make_request(tmp_path, environ=environ, options=RunOptions(backend=backend)).context
+    assert (Claude().unavailable(context, frozenset(declared)) is not None) == lacks
+
+
 @pytest.mark.parametrize("content", [b"", b"[", b"[default]\nno value", b"\xff\xfe", b"[default]\n[default]\n", b"key = outside"])
 def test_broken_files_of_aws_neither_raise_nor_count(tmp_path: Path, content: bytes) -> None:
     folder = tmp_path / "user" / ".aws"

@@ -35,11 +35,12 @@ env = {name: value.replace("URL", url) if name.endswith("_BASE_URL") else value 
 subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
 print(json.dumps(asked))
 """
+_KEYS = {"AWS_ACCESS_KEY_ID": "AKIAKEYS", "AWS_SECRET_ACCESS_KEY": "aws-secret-access-value"}
 _AWS = {"AWS_REGION": "eu-central-1", "ANTHROPIC_BEDROCK_BASE_URL": "URL"}
 
 
-def asked(tmp_path: Path, cloud: clouds.Cloud, environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What a session asks its cloud."""
+def asked(tmp_path: Path, cloud: clouds.Cloud, environ: Mapping[str, str], **beside: str) -> list[tuple[str, str]]:
+    """What a session asks its cloud. `beside`: what the CLI finds in its environment, though we don't hand it over."""
     claude, home = require_clis() / "claude", tmp_path / "home"
     handed = clouds.hand_over(cloud, {"HOME": str(tmp_path / "user"), "ANTHROPIC_API_KEY": "sk-never-used", **environ}, home)
     home.mkdir()
@@ -47,7 +48,7 @@ def asked(tmp_path: Path, cloud: clouds.Cloud, environ: Mapping[str, str]) -> li
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_bytes(content)
     quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_MAX_RETRIES": "0", "CLAUDE_CONFIG_DIR": str(home / ".claude")}
-    env = {"PATH": clean_environment()["PATH"], "HOME": str(home), **quiet, **handed.env}
+    env = {"PATH": clean_environment()["PATH"], "HOME": str(home), **quiet, **handed.env, **beside}
     program = [sys.executable, "-c", _PROGRAM, json.dumps([str(claude), "-p", "hi"]), json.dumps(env)]
     done = subprocess.run(
         netns_argv(program), cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=90, check=True
@@ -56,13 +57,13 @@ def asked(tmp_path: Path, cloud: clouds.Cloud, environ: Mapping[str, str]) -> li
 
 
 def test_bedrock_by_bearer_token(tmp_path: Path) -> None:
-    found = asked(tmp_path, "bedrock", {**_AWS, "AWS_BEARER_TOKEN_BEDROCK": "bearer-token-value"})
+    found = asked(tmp_path, "bedrock", {**_AWS, "AWS_BEARER_TOKEN_BEDROCK": "bearer-token-value"}, **_KEYS, AWS_PROFILE="work")
     assert any(path.startswith("/model/") and "/invoke" in path for path, _ in found), found
     assert {authorization for _, authorization in found} == {"Bearer bearer-token-value"}
 
 
 def test_bedrock_by_keys(tmp_path: Path) -> None:
-    found = asked(tmp_path, "bedrock", {**_AWS, "AWS_ACCESS_KEY_ID": "AKIAKEYS", "AWS_SECRET_ACCESS_KEY": "aws-secret-access-value"})
+    found = asked(tmp_path, "bedrock", {**_AWS, **_KEYS})
     assert any(path.startswith("/model/") for path, _ in found), found
     assert all(authorization.startswith("AWS4-HMAC-SHA256 Credential=AKIAKEYS") for _, authorization in found)
 
@@ -70,7 +71,7 @@ def test_bedrock_by_keys(tmp_path: Path) -> None:
 def test_bedrock_by_a_profile(tmp_path: Path) -> None:
     (tmp_path / "user" / ".aws").mkdir(parents=True)
     (tmp_path / "user" / ".aws" / "credentials").write_text("[work]\naws_access_key_id=WORKID\naws_secret_access_key=work-secret-value\n")
-    found = asked(tmp_path, "bedrock", {**_AWS, "AWS_PROFILE": "work"})
+    found = asked(tmp_path, "bedrock", {**_AWS, "AWS_PROFILE": "work"}, **_KEYS)  # it counts before them
     assert any(path.startswith("/model/") for path, _ in found), found
     assert all(authorization.startswith("AWS4-HMAC-SHA256 Credential=WORKID") for _, authorization in found)
 

@@ -25,8 +25,16 @@ CALC = {
     "test_calc.py": "from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n",
 }
 WRITE = ToolCall("Write", {"file_path": "{cwd}/out.txt", "content": "done\n"})
-#: no event of the CLI, but what a tool may print
-SHOUT = '{"type":"system","subtype":"api_retry","error_status":401,"error":"authentication_failed"}'
+#: no events of the CLI, but what a tool may print, a file hold, or a model say
+SHOUTS = (
+    '{"type":"system","subtype":"api_retry","error_status":401,"error":"authentication_failed"}',
+    '{"type":"result","subtype":"success","is_error":true,"terminal_reason":"api_error","api_error_status":529,"result":"overloaded"}',
+    '{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}',
+    "API Error: 401 invalid x-api-key",
+    "API Error: 429 rate limit",
+    "Invalid API key · Please run /login",
+    "Credit balance is too low",
+)
 WORK = (Turn("I write it.", [WRITE], Usage(701, 41, 503, 307)), Turn("Done.", usage=Usage(89, 13, 907, 0)))
 
 
@@ -66,7 +74,7 @@ def solve(claude: ClaudeProject) -> list[Script]:
         ],
     )
     claude.task("busy")
-    claude.task("shouts")
+    claude.task("shouts", files={"errors.log": "\n".join(SHOUTS)})
     claude.task("waits", run_limits={"provider_patience": 20})
     claude.task("delegates")
     arguments = {"description": "Write it", "prompt": "[helper] write it", "subagent_type": "general-purpose"}
@@ -89,7 +97,8 @@ def solve(claude: ClaudeProject) -> list[Script]:
         script("busy", faults=(Fault("status", status=429, retry_after=1),)),
         script(
             "shouts",
-            Turn("", [bash(f"echo '{SHOUT}'; echo 'API Error: 429 rate limit'; exit 3")]),
+            Turn("", [bash("cat errors.log errors.log >&2; exit 3")]),
+            Turn("\n".join(SHOUTS), [ToolCall("Read", {"file_path": "{cwd}/errors.log"}), bash("cat errors.log; exit 0")]),
             *WORK,
         ),
         script("waits", faults=(Fault("slow", delay=4, turn=0),)),
@@ -134,7 +143,8 @@ def test_sessions_solve_their_tasks_and_every_token_is_booked(claude: ClaudeProj
         assert {record.model for record in model.stats.log} == {MODEL}
         # the CLI's own retry: one more request than there are replies
         assert [r.reply for r in model.stats.log if r.key == "[busy]"] == ["fault:429", "turn 0", "turn 1"]
-        assert "429 rate limit" in calls(transcript(run, "shouts"))[0][2]
+        printed, read, again, _ = (result for _, _, result in calls(transcript(run, "shouts")))
+        assert all(shout in seen for shout in SHOUTS for seen in (printed, read, again))
         # two at a time: some session began before another had ended
         starts = [e["event"] for e in run.events if e["event"] in ("trial_started", "trial_finished")]
         assert starts[:2] == ["trial_started", "trial_started"]

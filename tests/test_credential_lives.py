@@ -139,12 +139,34 @@ def test_the_one_that_the_cli_prefers_counts(tmp_path: Path) -> None:
         ({"AWS_ACCESS_KEY_ID": "a", "AWS_SESSION_TOKEN": "t", "AWS_CREDENTIAL_EXPIRATION": "2030-01-02T03:34:05Z"}, SOON, False),
         ({"AWS_SESSION_TOKEN": "t", "AWS_SESSION_EXPIRATION": "later"}, None, True),
         ({"AWS_PROFILE": "work"}, None, True),
+        ({"AWS_PROFILE": "work", "AWS_SESSION_EXPIRATION": SOON.isoformat()}, SOON, False),
+        # the profile counts, and whose expiry that is can't be told
+        ({"AWS_PROFILE": "work", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}, None, True),
+        ({"AWS_PROFILE": "work", "AWS_ACCESS_KEY_ID": "a", "AWS_SESSION_EXPIRATION": SOON.isoformat()}, None, True),
+        ({"AWS_PROFILE": "work", "AWS_BEARER_TOKEN_BEDROCK": "k"}, None, False),
         ({}, None, True),
     ],
 )
 def test_aws(environ: dict[str, str], expires: datetime | None, unknown: bool) -> None:
     for life in (only(lives(environ, backend="bedrock")), only(lives(environ, "CLAUDE_CODE_USE_BEDROCK"))):
         assert (life.expires_at, bool(life.unknown)) == (expires, unknown)
+
+
+def test_a_profile_of_long_term_keys_does_not_expire(tmp_path: Path) -> None:
+    (tmp_path / ".aws").mkdir()
+    keys = "aws_access_key_id=A\naws_secret_access_key=S\n"
+    (tmp_path / ".aws" / "credentials").write_text(f"[default]\n{keys}[long]\n{keys}[short]\n{keys}aws_session_token=T\n")
+    (tmp_path / ".aws" / "config").write_text(f"[profile role]\nrole_arn=r\nsource_profile=long\n{keys}[profile sso]\nsso_session=x\n")
+    home = {"HOME": str(tmp_path)}
+    for name, unknown in (("long", False), ("short", True), ("role", True), ("sso", True), ("none", True), (None, False)):
+        profile = {"AWS_PROFILE": name} if name else {}
+        life = only(lives({**home, **profile}, backend="bedrock"))
+        assert (life.expires_at, bool(life.unknown)) == (None, unknown), name
+    # one that the task names is not known here, and the user's own keys are not given beside it
+    assert only(lives({**home, "AWS_ACCESS_KEY_ID": "a"}, "AWS_PROFILE", backend="bedrock")).unknown
+    assert only(lives(home, "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", backend="bedrock")).unknown
+    assert only(lives({**home, "AWS_SESSION_TOKEN": "t"}, "AWS_ACCESS_KEY_ID", backend="bedrock")).name == "AWS_ACCESS_KEY_ID"
+    assert only(lives(home, "ANTHROPIC_API_KEY", backend="bedrock")).name == "ANTHROPIC_API_KEY"
 
 
 def test_google(tmp_path: Path) -> None:
@@ -155,6 +177,7 @@ def test_google(tmp_path: Path) -> None:
     assert not only(lives({where: str(key)}, backend="vertex")).unknown
     assert only(lives({where: str(user)}, backend="vertex")).unknown
     assert only(lives({where: str(tmp_path / "none")}, "CLAUDE_CODE_USE_VERTEX")).unknown
+    assert only(lives({where: str(key)}, where, backend="vertex")).unknown  # of the task's own nothing is read
     assert only(lives({f"{where}_TOKEN_EXPIRY": SOON.isoformat()}, backend="vertex")).expires_at == SOON
 
 

@@ -50,21 +50,39 @@ def token_expiry(token: str) -> datetime | None:
     return moment(mapping(claims).get("exp"))
 
 
-def aws_lives(environ: Mapping[str, str], declared: frozenset[str] = frozenset()) -> Sequence[CredentialLife]:
-    """Of an AWS session, as Bedrock takes it. Long-term keys don't expire; what a profile leads to can't be known."""
-    if environ.get("AWS_BEARER_TOKEN_BEDROCK") or "AWS_BEARER_TOKEN_BEDROCK" in declared:
+def aws_lives(
+    environ: Mapping[str, str], declared: frozenset[str] = frozenset(), *, profile_has_keys: bool = False
+) -> Sequence[CredentialLife]:
+    """Of an AWS session, as Bedrock takes it: a bearer token, else the profile that is named, else keys, else the default profile.
+
+    Long-term keys don't expire, in a profile neither (`profile_has_keys`); what else a profile leads to can't be known.
+    """
+
+    def has(name: str) -> bool:
+        return bool(environ.get(name)) or name in declared
+
+    if has("AWS_BEARER_TOKEN_BEDROCK"):
         return [CredentialLife(name="AWS_BEARER_TOKEN_BEDROCK")]
-    has_keys = bool(environ.get("AWS_ACCESS_KEY_ID")) or "AWS_ACCESS_KEY_ID" in declared
-    is_session = bool(environ.get("AWS_SESSION_TOKEN")) or "AWS_SESSION_TOKEN" in declared
-    if has_keys and not is_session:
-        return [CredentialLife(name="AWS_ACCESS_KEY_ID")]
-    name = "AWS_SESSION_TOKEN" if is_session else "AWS session"
+    by_profile, has_keys = has("AWS_PROFILE"), has("AWS_ACCESS_KEY_ID")
+    if has_keys and not by_profile:
+        if not has("AWS_SESSION_TOKEN"):
+            return [CredentialLife(name="AWS_ACCESS_KEY_ID")]
+        return [_by_variable("AWS_SESSION_TOKEN", _AWS_EXPIRY, environ, _AWS_REMEDY)]
+    name = "AWS_PROFILE" if by_profile else "AWS session"
+    if profile_has_keys:
+        return [CredentialLife(name=name)]
+    if by_profile and has_keys:  # of which the variables may tell
+        why = "it counts before AWS_ACCESS_KEY_ID, and what it leads to is no long-term key"
+        return [CredentialLife(name=name, unknown=why, remedy="Unset AWS_PROFILE or AWS_ACCESS_KEY_ID.")]
     return [_by_variable(name, _AWS_EXPIRY, environ, _AWS_REMEDY)]
 
 
-def google_lives(environ: Mapping[str, str]) -> Sequence[CredentialLife]:
+def google_lives(environ: Mapping[str, str], declared: frozenset[str] = frozenset()) -> Sequence[CredentialLife]:
     """Of Google Cloud credentials, as Vertex takes them. The key of a service account doesn't expire."""
     name = "GOOGLE_APPLICATION_CREDENTIALS"
+    if name in declared:
+        why = "the task itself names the file, which is not looked at beforehand"
+        return [CredentialLife(name=name, unknown=why, remedy=f"Set {name} in your environment instead of the task.")]
     if path := environ.get(name):
         try:
             kind = text(mapping(json_object(Path(path).read_bytes())).get("type"))

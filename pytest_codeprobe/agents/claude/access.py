@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pytest_codeprobe.agents.base import json_object, mapping, text
 from pytest_codeprobe.agents.base.credentials import aws_lives, google_lives, moment, token_expiry
+from pytest_codeprobe.agents.claude import clouds
+from pytest_codeprobe.agents.claude.clouds import Cloud
 from pytest_codeprobe.model.agent import CredentialLife
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.network import Endpoint
@@ -18,10 +20,11 @@ KEYS = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN")
 BASE_URL = "ANTHROPIC_BASE_URL"
 _OWN_HOSTS = ("api.anthropic.com",)
 #: a cloud that stands between the CLI and the model -> the variable by which the CLI is told so, and its base URL's
-_CLOUDS: Mapping[Literal["bedrock", "vertex"], tuple[str, str]] = {
+_CLOUDS: Mapping[Cloud, tuple[str, str]] = {
     "bedrock": ("CLAUDE_CODE_USE_BEDROCK", "ANTHROPIC_BEDROCK_BASE_URL"),
     "vertex": ("CLAUDE_CODE_USE_VERTEX", "ANTHROPIC_VERTEX_BASE_URL"),
 }
+_OFF = frozenset({"", "0", "false", "no", "off"})  #: of a switch
 _GOOGLE_TOKENS = "oauth2.googleapis.com"
 _LOG_IN = "Log in again with `claude /login`."
 _OTHER_KEY = "Set ANTHROPIC_API_KEY, or log in with `claude /login`."
@@ -46,18 +49,30 @@ def stored_login(environ: Mapping[str, str]) -> dict[str, Any] | None:
     return dict(login) if text(login.get("accessToken")) else None
 
 
-def _cloud(context: Context, declared: Iterable[str]) -> Literal["bedrock", "vertex"] | None:
+def cloud_of(context: Context, given: Mapping[str, str]) -> Cloud | None:
+    """The cloud that a session asks; None: Anthropic itself. `given`: what its task sets, which counts before what the run chose."""
+    for cloud, (switch, _) in _CLOUDS.items():
+        if given.get(switch, "").lower() not in _OFF:
+            return cloud
+    if any(given.get(name) for name in KEYS):
+        return None  # a key of the task's own, which is Anthropic's
     chosen = context.options.backend
-    if chosen == "bedrock" or chosen == "vertex":
-        return chosen
-    return next((cloud for cloud, (switch, _) in _CLOUDS.items() if switch in declared), None)
+    return chosen if chosen == "bedrock" or chosen == "vertex" else None
+
+
+def named(declared: Iterable[str]) -> Mapping[str, str]:
+    """Variables of a task of which the names alone are known."""
+    return dict.fromkeys(declared, "1")
 
 
 def lives(context: Context, declared: frozenset[str]) -> Sequence[CredentialLife]:
     """Of the one credential that counts; `declared`: names of variables that the task itself gives the session."""
-    environ, cloud = context.environ, _cloud(context, declared)
+    environ, cloud = context.environ, cloud_of(context, named(declared))
     if cloud is not None:
-        return aws_lives(environ, declared) if cloud == "bedrock" else google_lives(environ)
+        environ = clouds.users_part(cloud, environ, declared)
+        if cloud == "vertex":
+            return google_lives(environ, declared)
+        return aws_lives(environ, declared, profile_has_keys="AWS_PROFILE" not in declared and clouds.holds_keys(environ))
     own = next((name for name in KEYS if name in declared), None)  # the task's own credential, alone
     name = own or next((name for name in KEYS if environ.get(name)), None)
     if name is None:
@@ -85,7 +100,7 @@ def endpoints(trial: Trial, context: Context) -> Sequence[Endpoint]:
     declared = {**trial.sandbox.env, **trial.agent.env}
     passed = {entry.rpartition(":")[2] for entry in trial.sandbox.env_passthrough if not entry.startswith("grader:")}
     given = {**{name: context.environ[name] for name in passed if name in context.environ}, **declared}
-    cloud = _cloud(context, given)
+    cloud = cloud_of(context, given)
     variable = BASE_URL if cloud is None else _CLOUDS[cloud][1]
     url = given.get(variable) or context.environ.get(variable)
     if url:
@@ -97,7 +112,7 @@ def endpoints(trial: Trial, context: Context) -> Sequence[Endpoint]:
     return [endpoint for endpoint in asked if endpoint is not None]
 
 
-def _cloud_hosts(cloud: Literal["bedrock", "vertex"], environ: Mapping[str, str]) -> Sequence[str]:
+def _cloud_hosts(cloud: Cloud, environ: Mapping[str, str]) -> Sequence[str]:
     if cloud == "bedrock":
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         return [f"bedrock-runtime.{region}.amazonaws.com", f"bedrock.{region}.amazonaws.com"]

@@ -99,7 +99,7 @@ class Claude(Agent):
         if self.find(context) is None:
             message = "agent claude: `claude` is not on PATH"
             return CodeprobeError("NO_BACKENDS_CONFIGURED", message, remediation=self.install_hint, detail={"agent": self.name})
-        if (cloud := clouds.cloud_of(context)) is not None:
+        if (cloud := access.cloud_of(context, access.named(declared))) is not None:
             return clouds.no_credentials(cloud, context, declared)
         has_key = any(context.environ.get(name) or name in declared for name in KEYS)
         if not has_key and stored_login(context.environ) is None:
@@ -272,8 +272,8 @@ def _credentials(request: SessionRequest, env: dict[str, str], files: dict[Path,
         env[BASE_URL] = environ[BASE_URL]
     login = stored_login(environ) or {}
     stored = frozenset(filter(None, (text(login.get("accessToken")), text(login.get("refreshToken")))))
-    if (cloud := clouds.cloud_of(request.context)) is not None:
-        handed = clouds.hand_over(cloud, environ, request.sandbox.home)
+    if (cloud := access.cloud_of(request.context, declared)) is not None:
+        handed = clouds.hand_over(cloud, environ, request.sandbox.home, declared)
         env.pop(BASE_URL, None)  # the cloud has one of its own
         env.update(handed.env)
         files.update({request.sandbox.home / name: content for name, content in handed.files.items()})

@@ -1,14 +1,14 @@
 """What a Claude Code session gets where a cloud stands between it and the model: --codeprobe-backend bedrock or vertex.
 
-Only what the CLI needs of that cloud is handed over. Files of credentials are copied into the session's own HOME, of AWS the
-sections of the one profile that is used; the user's own are never written.
+Only what the CLI needs of that cloud is handed over, and no credential of the user's beside one that the task itself gives. Files of
+credentials are copied into the session's own HOME, of AWS the sections of the one profile that is used; the user's own are never written.
 """
 
 from __future__ import annotations
 
 import configparser
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -43,11 +43,21 @@ _AWS_PROVIDED = (
 )
 _AWS_PLAIN = ("AWS_REGION", "AWS_DEFAULT_REGION", "ANTHROPIC_BEDROCK_BASE_URL", "CLAUDE_CODE_SKIP_BEDROCK_AUTH")
 _GOOGLE_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+_AWS_FILES = ("AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE")
+#: settings of a profile by which its keys are not its own, or not for ever
+_AWS_LENT = ("aws_session_token", "role_arn", "sso_session", "sso_start_url", "credential_process", "web_identity_token_file")
 _PROJECTS = ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT")
 _GOOGLE_PLAIN = ("CLOUD_ML_REGION", "ANTHROPIC_VERTEX_BASE_URL", "CLAUDE_CODE_SKIP_VERTEX_AUTH", *_PROJECTS)
 _GOOGLE_SECRETS = ("private_key", "private_key_id", "refresh_token", "client_secret")
 #: of one model another region, such as VERTEX_REGION_CLAUDE_4_0_OPUS
 _GOOGLE_REGIONS = "VERTEX_REGION_CLAUDE_"
+
+
+#: variables that say who a session is there; one of them in a task takes the place of all of the user's
+CREDENTIALS: Mapping[Cloud, frozenset[str]] = {
+    "bedrock": frozenset({_AWS_BEARER, *_AWS_KEYS, *_AWS_PROVIDED, *_AWS_FILES, "CLAUDE_CODE_SKIP_BEDROCK_AUTH"}),
+    "vertex": frozenset({_GOOGLE_FILE, "CLOUDSDK_CONFIG", "CLAUDE_CODE_SKIP_VERTEX_AUTH"}),
+}
 
 
 @dataclass(slots=True)
@@ -59,14 +69,16 @@ class Handed:
     secrets: set[str] = field(default_factory=set)
 
 
-def cloud_of(context: Context) -> Cloud | None:
-    """The cloud that the run chose; None: the CLI asks Anthropic itself."""
-    chosen = context.options.backend
-    return chosen if chosen == "bedrock" or chosen == "vertex" else None
+def users_part(cloud: Cloud, environ: Mapping[str, str], declared: Iterable[str]) -> Mapping[str, str]:
+    """The environment without its credentials for that cloud, where a task gives one of its own."""
+    names = CREDENTIALS[cloud]
+    return environ if names.isdisjoint(declared) else {name: value for name, value in environ.items() if name not in names}
 
 
-def hand_over(cloud: Cloud, environ: Mapping[str, str], home: Path) -> Handed:
-    """Variables and files of that cloud, from the harness's environment; `home` is the session's HOME."""
+def hand_over(cloud: Cloud, environ: Mapping[str, str], home: Path, given: Mapping[str, str] | None = None) -> Handed:
+    """Variables and files of that cloud, from the harness's environment; `home` is the session's HOME, `given` what the task sets."""
+    given = {name: value for name, value in (given or {}).items() if value}
+    environ = {**users_part(cloud, environ, given), **given}
     handed = _bedrock(environ, home) if cloud == "bedrock" else _vertex(environ, home)
     handed.env.update(_picked(environ, _MODELS))
     handed.secrets.update(value for name, value in handed.env.items() if is_secret_name(name))
@@ -75,7 +87,9 @@ def hand_over(cloud: Cloud, environ: Mapping[str, str], home: Path) -> Handed:
 
 def no_credentials(cloud: Cloud, context: Context, declared: frozenset[str]) -> CodeprobeError | None:
     """NO_BACKENDS_CONFIGURED where the session could not log in; `declared`: names of variables that the task gives it."""
-    environ = {**dict.fromkeys(declared, "-"), **context.environ}
+    if not declared.isdisjoint(_AWS_FILES):
+        return None  # what a file leads to that the task names shows in the session
+    environ = {**dict.fromkeys(declared, "-"), **users_part(cloud, context.environ, declared)}
     lacks = list(_bedrock_lacks(environ) if cloud == "bedrock" else _vertex_lacks(environ))
     if not lacks:
         return None
@@ -148,6 +162,15 @@ def _profile(environ: Mapping[str, str]) -> dict[str, dict[str, dict[str, str]]]
             if session in config:
                 found["config"][session] = config[session]
     return found if found["credentials"] or found["config"] else None
+
+
+def holds_keys(environ: Mapping[str, str]) -> bool:
+    """Whether the profile in use has long-term keys of its own."""
+    name, sections = environ.get("AWS_PROFILE") or "default", _profile(environ) or {}
+    own = {
+        key: value for tables in sections.values() for title in (name, f"profile {name}") for key, value in tables.get(title, {}).items()
+    }
+    return "aws_access_key_id" in own and not any(own.get(key) for key in _AWS_LENT)
 
 
 def _read_ini(path: Path) -> dict[str, dict[str, str]]:
