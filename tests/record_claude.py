@@ -125,6 +125,11 @@ CASES = {
     "500_in_mid_session": _faulty(Fault("status", status=500, turn=2, **ALWAYS)),
     "529_always": _faulty(Fault("status", status=529, **ALWAYS)),
     "400": _faulty(Fault("status", status=400, **ALWAYS)),
+    "402": _faulty(Fault("status", status=402, **ALWAYS)),
+    "404": _faulty(Fault("status", status=404, **ALWAYS)),
+    "413": _faulty(Fault("status", status=413, **ALWAYS)),
+    "no_name": Case(Scenario([FIX]), environ={"CLAUDE_CODE_MAX_RETRIES": "2", "ANTHROPIC_BASE_URL": "https://provider.invalid"}),
+    "no_tls": Case(Scenario([FIX]), environ={"CLAUDE_CODE_MAX_RETRIES": "2", "ANTHROPIC_BASE_URL": "https://127.0.0.1:{port}"}),
     "401": _faulty(Fault("status", status=401, **ALWAYS)),
     "403": _faulty(Fault("status", status=403, **ALWAYS)),
     "cut_once": _faulty(Fault("cut", event_delay=0.2)),
@@ -196,7 +201,7 @@ def environ(case: Case, url: str, root: Path) -> dict[str, str]:
         "DISABLE_TELEMETRY": "1",
         "DISABLE_ERROR_REPORTING": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        **case.environ,
+        **{name: value.replace("{port}", url.rpartition(":")[2]) for name, value in case.environ.items()},
     }
 
 

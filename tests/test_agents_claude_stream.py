@@ -36,6 +36,11 @@ PARTIAL: dict[str, tuple[str | None, tuple[int, int, int, int], int]] = {
     "500_in_mid_session": ("LLM_UNAVAILABLE", (1410, 184, 1826, 308), 2),
     "529_always": ("LLM_UNAVAILABLE", (0, 0, 0, 0), 0),
     "400": ("AGENT_CRASHED", (0, 0, 0, 0), 0),
+    "402": ("AUTH_FAILED", (0, 0, 0, 0), 0),
+    "404": ("AGENT_CRASHED", (0, 0, 0, 0), 0),
+    "413": ("AGENT_CRASHED", (0, 0, 0, 0), 0),
+    "no_name": ("LLM_UNAVAILABLE", (0, 0, 0, 0), 0),
+    "no_tls": ("LLM_UNAVAILABLE", (0, 0, 0, 0), 0),
     "401": ("AUTH_FAILED", (0, 0, 0, 0), 0),
     "403": ("AUTH_FAILED", (0, 0, 0, 0), 0),
     "cut_once": (None, (2725, 274, 6473, 602), 3),
@@ -51,6 +56,7 @@ PARTIAL: dict[str, tuple[str | None, tuple[int, int, int, int], int]] = {
     "slow_events": (None, SOLVED, 3),
     "stopped_while_waiting": (None, (1001, 53, 307, 211), 1),
 }
+REMEDIES = {"402": "ANTHROPIC_API_KEY", "404": "--codeprobe-model", "no_name": "ANTHROPIC_BASE_URL", "refused": "ANTHROPIC_BASE_URL"}
 HELLO = (2104, 76, 816, 211)
 #: file -> exit status, code, tokens, turns; without partial messages a killed session's output is known only where a result line came
 WHOLE: dict[str, tuple[int, str | None, tuple[int, int, int, int], int]] = {
@@ -117,6 +123,8 @@ def test_recorded_with_partial_messages(tmp_path: Path, case: str) -> None:
     if code in ("LLM_UNAVAILABLE", "AUTH_FAILED", "AGENT_CRASHED"):
         assert end.reason
         assert "\n" not in end.reason
+    if case in REMEDIES:
+        assert REMEDIES[case] in (end.remediation or "")
 
 
 @pytest.mark.parametrize(
