@@ -39,11 +39,11 @@ def attempts(run: Run, task_id: str) -> list[tuple[str, str, int]]:
     return [(a["component"], a["host"], a["port"]) for a in run.result(task_id)["detail"].get("attempts", ())]
 
 
-def test_its_provider_works_and_its_tools_are_held(claude: ClaudeProject, mode: str) -> None:
+def test_its_provider_works_and_its_tools_are_held(claude: ClaudeProject) -> None:
     for name in ("works", "curious"):
         claude.task(name)
     with server([Script(WORK, key="[works]"), Script(CURIOUS, key="[curious]")]) as model:
-        run = claude.run(model, OFFLINE, mode=mode)
+        run = claude.run(model, OFFLINE, mode="jobs")
     assert run.code == 6
     assert run.statuses == {"works": "passed", "curious": "error"}
     assert run.result("curious")["code"] == "OFFLINE_NET_ATTEMPT"

@@ -28,6 +28,7 @@ _AUTH_WORDS = frozenset({"authentication_failed", "billing_error", "oauth_org_no
 _REQUEST_WORDS = frozenset({"invalid_request", "max_output_tokens", "model_not_found"})
 _TRANSIENT = frozenset({408, 409, 425, 429})
 _CALLS_HELD = 10_000
+_NAME = 200  # letters of a tool's or server's name that are kept
 _LONG_WAIT = 60.0  #: seconds; of a 429 that asks for more the CLI tells nothing but that it gives up
 _LIMITS = {"error_max_turns": "max_turns", "error_max_budget_usd": "max_usd"}
 
@@ -186,8 +187,8 @@ class ClaudeParser(BaseParser):
         self._servers |= dict.fromkeys(self._declared - states.keys(), "missing")
         self.doomed = bool(self._servers)
         self.details = {
-            "tools": [text(tool) for tool in sequence(line.get("tools"))][:1000],
-            "mcp_servers": dict(list(states.items())[:1000]),
+            "tools": [text(tool)[:_NAME] for tool in sequence(line.get("tools"))][:1000],
+            "mcp_servers": {name[:_NAME]: state[:_NAME] for name, state in list(states.items())[:1000]},
             "permission_mode": self._mode,
         }
 
