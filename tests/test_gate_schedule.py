@@ -271,6 +271,25 @@ def test_where_workers_can_not_be_told_that_a_gate_fell_nothing_is_handed_out_an
     assert not other.queue
 
 
+def test_the_same_before_anything_is_scheduled() -> None:
+    """Of the built-in canary. Where there is no scheduler of ours, workers are ended."""
+    ended = list[bool]()
+
+    def full(_: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    interrupts = SimpleNamespace(untold=lambda: ended.append(True))
+    gate = Gate(SimpleNamespace(stops=SimpleNamespace(raise_flag=full), interrupts=interrupts), SimpleNamespace())  # type: ignore[arg-type]
+    gate.fell()
+    assert ended == [True]
+    world = World("loadfile", *suite(2, 4, 0, 0, False), 2)
+    gate._schedule = world.sched
+    gate.fell()
+    world.run(random.Random(0), 0)
+    assert (ended, world.begun) == ([True], {})
+    assert all(w.ended for w in world.workers)
+
+
 def test_another_plugins_scheduler_refuses_a_run_with_canaries() -> None:
     """Nothing would hold the rest back. Without canaries nobody needs it."""
     live: Any = SimpleNamespace(config=SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda _: object())))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from pytest_codeprobe import sandboxes
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import Usage
 from pytest_codeprobe.plugin.refusal import refused
-from pytest_codeprobe.run.plan import CANARY, PlannedTrial
+from pytest_codeprobe.run.plan import PlannedTrial
 from pytest_codeprobe.run.proofs import Key
 
 if TYPE_CHECKING:
@@ -43,16 +42,13 @@ class BuiltInCanary:
             raise refused(error, self._live.config) from error
 
     def run(self) -> None:
-        """Run what is due. Signals only raise the flag meanwhile, and the session ends by that."""
+        """Run what is due; see Gate.fell() for what follows from a failure. Signals only raise the flag, and the session ends by that."""
         if self._canary is None:
             return
         with self._live.interrupts.held():
             self._canary.run()
         for usage in self._canary.usages():
             self._book.paid(usage.cost_usd)
-        if self._canary.failure is not None:
-            with contextlib.suppress(OSError):  # a full disk: those in this process hear of it all the same
-                self._live.stops.raise_flag(CANARY)
 
     def _samples(self) -> dict[Key, Trial]:
         """For each (agent, model, driver) of the plan its first trial."""

@@ -86,7 +86,9 @@ class Controller:
         self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
         self._follower.start()
         self.canary.run()
-        self.ending.raised += [self.canary.failure] if self.canary.failure is not None else []
+        if self.canary.failure is not None:
+            self.gate.fell()
+            self.ending.raised.append(self.canary.failure)
 
     def _check_agents(self) -> None:
         """Refuse before anything is paid: an agent of the plan whose CLI or credentials are missing here, and to pay for all twice."""

@@ -120,13 +120,19 @@ class Gate:
         self._left.discard(node_id)
         final = self._book.final.get(node_id)
         if final is not None and final.gate == "fell":
-            try:
-                self._live.stops.raise_flag(CANARY)
-            except OSError:  # those in this process hear of it all the same; workers can't, and so nothing is handed out any more
-                if self._schedule is not None:
-                    self._schedule.ended = True
+            self.fell()
         if self._schedule is not None:
             self._schedule.look()
+
+    def fell(self) -> None:
+        """Nothing may start any more: a canary's verdict, or the proof that an agent works, is not what it must be."""
+        try:
+            self._live.stops.raise_flag(CANARY)
+        except OSError:  # those in this process hear of it all the same; workers can't, and so nothing is handed out any more
+            if self._schedule is not None:
+                self._schedule.ended = True
+            else:
+                self._live.interrupts.untold()
 
 
 class WorkerGate:
