@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -12,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.prices import list_prices
 from pytest_codeprobe.model.result import Usage
-from pytest_codeprobe.options import BUILT, INIS, resolve
 from pytest_codeprobe.run.ledger import LedgerFile
-from tests.front_door import MODES, Project, Run, scripted
+from pytest_codeprobe.text import dollars, span
+from tests.front_door import Project, Run, scripted
 
 AGENT = "--codeprobe-agent=scripted"
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
@@ -92,9 +92,11 @@ def test_tasks_of_one_dollar_each(project: Project, wide: tuple[str, ...]) -> No
     names = [f"t{number:02}" for number in range(12)]
     for name in names:
         project.task(name, agent=scripted(*metered(project, name, 4)))
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=3", *wide)
+    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=3", "--codeprobe-json-lines", *wide)
+    run.assert_pure()
     detail = check(run)
-    assert run.code == 6
+    assert run.code == run.envelope["exit_code"] == 6
+    assert [path.name for path in run.folder.glob("ledger*")] == ["ledger.sqlite"]  # nothing of it is left beside
     assert (detail["kind"], detail["limit"]) == ("cost", 3.0)
     results = {r["task_id"]: r for r in run.envelope["data"]["results"]}
     ran = [name for name in names if results[name]["attempts"]]
@@ -112,7 +114,12 @@ def test_tasks_of_one_dollar_each(project: Project, wide: tuple[str, ...]) -> No
         # what was told is what was paid; a session may have been ended between the mark and the word
         assert marks(project, name) - 1 <= results[name]["cost_usd"] / REPLY <= marks(project, name)
         assert (results[name]["status"], results[name]["reason"]) in (("passed", None), ("not_run", "budget"))
-        assert run.result(name)["usage"]["input_tokens"] == 100 * results[name]["cost_usd"] / REPLY
+        record = run.result(name)
+        assert record["usage"]["input_tokens"] == 100 * results[name]["cost_usd"] / REPLY
+        if results[name]["status"] == "not_run":
+            assert (record["criteria"], record["verdict"], record["limit_hit"]) == ([], None, None)
+            assert (run.trial(name) / "artifacts" / "out.txt").exists()
+            assert (run.trial(name) / "attempt-1" / "transcript.json").exists()
     for name in set(names) - set(ran):
         assert (results[name]["status"], results[name]["reason"], run.finished[name]["folder"]) == ("not_run", "budget", None)
         assert marks(project, name) == 0
@@ -123,6 +130,7 @@ def test_tasks_of_one_dollar_each(project: Project, wide: tuple[str, ...]) -> No
     assert "budget $3.00" in run.output
 
 
+@pytest.mark.parametrize("mode", ["plain", "jobs"])  # across workers the test above shows it
 def test_a_runaway_is_stopped_in_the_middle(project: Project, mode: str) -> None:
     """It is not graded; what it cost, its transcript and its folder are kept, and post_run is run."""
     steps = metered(project, "a", 100, seconds=0.2)
@@ -156,46 +164,26 @@ def late(codeprobe_trial):
 """
 
 
-def test_its_own_limit_is_graded(project: Project, mode: str) -> None:
-    """A session over its own max_usd ends as ever: at once, and what it did counts."""
+def test_its_own_limit_is_graded(project: Project) -> None:
+    """A session over its own max_usd ends as ever: at once, and what it did counts. The rest is within money and time."""
     project.task("a", agent=scripted(*metered(project, "a", 100, seconds=0.2)), run_limits={"max_usd": 0.6})
     project.task("b", agent=scripted(WRITE, paid()))
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=10", mode=mode)
+    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=$10", "--codeprobe-max-duration=1h")
     check(run, code=None)
     assert (run.code, run.statuses) == (0, {"a": "passed", "b": "passed"})
     assert run.finished["a"]["limit_hit"] == {"name": "max_usd", "value": 0.6}
     assert 0.6 < run.result("a")["cost_usd"] <= 0.6 + 6 * REPLY
     assert warned(run) == []
+    assert "budget $10.00, at most 1 h, " in run.output
 
 
-def test_an_end_that_uses_up_the_rest_is_an_end(project: Project, mode: str) -> None:
+def test_an_end_that_uses_up_the_rest_is_an_end(project: Project) -> None:
     """The last reply of the last trial is over the budget: it had finished, so it is graded; the run says that it was too much."""
     project.task("a", agent=scripted(WRITE, paid(), paid(), {"say": "done"}))
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=0.3", mode=mode)
+    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=0.3")
     detail = check(run)
     assert (run.code, run.statuses) == (6, {"a": "passed"})
     assert detail == {"kind": "cost", "limit": 0.3, "spent": 0.5, "reserved": 0.0}
-
-
-def test_all_of_it_is_not_too_much(project: Project, mode: str) -> None:
-    for name in "abc":
-        project.task(name, agent=scripted(WRITE, *[paid(0.1)] * 10))
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=3", mode=mode)
-    check(run, code=None)
-    assert (run.code, set(run.statuses.values())) == (0, {"passed"})
-    assert warned(run)[-1] == ("cost", 100)
-
-
-@pytest.mark.parametrize("mode", sorted(MODES.keys() - {"plain"}))  # there it is one after the other
-def test_grading_that_has_begun_ends_as_ever(project: Project, mode: str) -> None:
-    wait = f"touch {project.marks}/grading; until [ -e {project.path}/run/stop/budget ]; do sleep 0.1; done"
-    project.task("a", agent=scripted(WRITE, paid()), success_criteria=[{"type": "run_command", "command": wait, "timeout": 60}])
-    go_on = f"until [ -e {project.marks}/grading ]; do sleep 0.1; done"
-    project.task("b", agent=scripted({"run": go_on}, *metered(project, "b", 50, seconds=0.2)))
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=1", "--codeprobe-run-dir=run", mode=mode)
-    check(run)
-    assert outcomes(run) == {"a": ("passed", None), "b": ("not_run", "budget")}
-    assert run.result("a")["cost_usd"] == REPLY
 
 
 # ---- reservations
@@ -219,49 +207,22 @@ def test_a_trial_that_does_not_fit_is_not_run(project: Project, wide: tuple[str,
     assert "did not fit" in run.envelope["errors"][0]["message"]
 
 
-def test_what_is_not_spent_is_free_for_others(project: Project, wide: tuple[str, ...]) -> None:
-    """Only two fit at once, and all are run: a trial waits, which counts in no limit of its time."""
-    for number in range(6):
-        limits = {"max_usd": 1, "task_timeout": 20, "setup_timeout": 20}
-        project.task(f"t{number}", agent=scripted(WRITE, {"sleep": 0.3}, paid(0.2)), run_limits=limits)
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=2", *wide)
+@pytest.mark.parametrize("mode", ["xdist", "jobs"])
+def test_what_is_not_spent_is_free_for_others(project: Project, mode: str) -> None:
+    """Only one fits at a time, all want to start at once, and all are run: as they see for themselves, one after the other."""
+    room = f"{project.marks}/room"
+    alone = {"run": f"mkdir {room} || touch {project.marks}/most-$$; sleep 0.3; rmdir {room} || touch {project.marks}/most-$$"}
+    for name in "abcd":
+        project.task(name, agent=scripted(WRITE, alone, paid(0.1)), run_limits={"max_usd": 1})
+    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=1.5", mode=mode)
     check(run, code=None)
     assert (run.code, set(run.statuses.values())) == (0, {"passed"})
-    running = most = 0
-    for event in run.events:
-        running += {"trial_started": 1, "trial_finished": -1}.get(event["event"], 0)
-        most = max(most, running)
-    assert run.envelope["data"]["cost_usd"] == pytest.approx(1.2)
-
-
-def test_a_killed_worker_holds_nobody_up(project: Project) -> None:
-    """It had the whole budget kept back for it; its session is over with it."""
-    project.write(
-        "conftest.py",
-        "import os, pathlib, signal, time, pytest\n"
-        f"marks = pathlib.Path({str(project.marks)!r})\n"
-        "def wait(name):\n"
-        "    until = time.monotonic() + 60\n"
-        "    while not (marks / name).exists() and time.monotonic() < until: time.sleep(0.05)\n"
-        "@pytest.fixture\n"
-        "def dies(codeprobe_sandbox):\n"
-        "    (marks / 'holds').touch(); wait('asks'); time.sleep(0.5)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "@pytest.fixture\n"
-        "def asks(codeprobe_trial):\n"
-        "    wait('holds'); (marks / 'asks').touch()\n",
-    )
-    project.task("a", agent=scripted(WRITE, paid()), run_limits={"max_usd": 1}, fixtures=["dies"])
-    project.task("b", agent=scripted(WRITE, paid()), run_limits={"max_usd": 1}, fixtures=["asks"])
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=1", mode="xdist")
-    run.assert_consistent()
-    run.assert_nothing_left()
-    assert run.statuses == {"a": "error", "b": "passed"}
-    assert run.finished["a"]["code"] == "WORKER_DIED"
+    assert marks(project, "most") == 0
+    assert run.envelope["data"]["cost_usd"] == pytest.approx(0.4)
 
 
 def test_the_money_of_a_killed_worker_is_spent(project: Project) -> None:
-    """What its session had told stays booked, and counts against the others; what was kept back beyond it is free."""
+    """All was kept back for it: what its session had told stays booked, and the rest is free for others."""
     project.write(
         "conftest.py",
         "import os, pathlib, signal, threading, time, pytest\n"
@@ -294,7 +255,7 @@ def test_the_money_of_a_killed_worker_is_spent(project: Project) -> None:
     assert run.envelope["errors"][0]["detail"]["spent"] == pytest.approx(3 * REPLY + 0.9)
 
 
-def test_a_full_disk_ends_what_can_not_be_booked(project: Project, mode: str) -> None:
+def test_a_full_disk_ends_what_can_not_be_booked(project: Project) -> None:
     """A session whose spending nobody could write down does not go on."""
     if os.geteuid() != 0:
         pytest.skip("mounting a file system takes root")
@@ -307,7 +268,7 @@ def test_a_full_disk_ends_what_can_not_be_booked(project: Project, mode: str) ->
         fill = {"run": f"head -c 20000000 /dev/zero >{disk}/fill; true"}
         many = [step for _ in range(600) for step in ({"sleep": 0.1}, paid(0.001))]
         project.task("a", agent=scripted(WRITE, paid(), fill, *many))
-        run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=9", "--codeprobe-json", f"--codeprobe-run-dir={disk}/run", mode=mode)
+        run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=9", "--codeprobe-json", f"--codeprobe-run-dir={disk}/run")
         (envelope,) = run.lines
         assert (run.code, envelope["exit_code"]) == (6, 6)
         assert "INTERNALERROR" not in run.output
@@ -337,33 +298,41 @@ def test_a_wait_ends_with_an_interrupt(project: Project) -> None:
 
 
 def test_a_second_attempt_asks_again(project: Project) -> None:
-    """Both count, and there is no money for one that would be over it."""
-    fails = [paid(), {"fail": "LLM_UNAVAILABLE"}]
-    project.task("a", agent=scripted(*fails), run_limits={"max_usd": 0.5})
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=1")
-    check(run, code=None)
-    assert (run.statuses["a"], run.result("a")["cost_usd"], len(run.result("a")["attempts"])) == ("error", 0.5, 2)
+    """There is no money for one that would be over it."""
+    project.task("a", agent=scripted(paid(), {"fail": "LLM_UNAVAILABLE"}), run_limits={"max_usd": 0.5})
     run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=0.6")
     check(run)
     assert outcomes(run) == {"a": ("not_run", "budget")}
     record = run.result("a")
     assert (record["cost_usd"], [a["code"] for a in record["attempts"]]) == (REPLY, ["LLM_UNAVAILABLE"])
+    assert "; 1 trial ended early and not graded; tasks/a.yaml::a did not fit (" in run.envelope["errors"][0]["message"]
+
+
+def test_two_runs_at_once_have_two_budgets(project: Project) -> None:
+    """One has used up its own, and is killed with a session open; the other neither waits for it nor pays for it."""
+    project.task("a", agent=scripted(WRITE, paid(0.8), {"run": f"touch {project.marks}/told; sleep 600; : {project.mark_text}"}))
+    project.task("b", agent=scripted(WRITE, paid(0.8)), run_limits={"max_usd": 0.9})
+    first = project.start("tasks/a.yaml", AGENT, "--codeprobe-max-cost-usd=1")
+    first.wait_for("told")
+    second = project.run("tasks/b.yaml", AGENT, "--codeprobe-max-cost-usd=1", "--codeprobe-run-dir=second")
+    check_own(second)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    third = project.run("tasks/b.yaml", AGENT, "--codeprobe-max-cost-usd=1", "--codeprobe-run-dir=third")
+    check_own(third)
+    third.assert_nothing_left()
+
+
+def check_own(run: Run) -> None:
+    run.assert_consistent()
+    assert (run.code, run.statuses, run.envelope["data"]["cost_usd"]) == (0, {"b": "passed"}, 0.8)
+    ledger = LedgerFile(run.folder / "ledger.sqlite", 1.0)
+    assert ledger.balance().spent == pytest.approx(0.8)
+    assert ledger.balance().reserved == 0
+    ledger.close()
 
 
 # ---- prices
-
-
-def test_tokens_are_priced_by_the_table(project: Project, mode: str) -> None:
-    """As they come, so that a limit holds; with the source in the record."""
-    million = {"usage": {"model": "anthropic/claude-sonnet-4-5-20250929", "input_tokens": 1_000_000, "output_tokens": 100_000}}
-    project.task("a", agent=scripted(WRITE, million))
-    project.task("b", agent=scripted(WRITE, million, {"sleep": 60}), run_limits={"max_usd": 4})
-    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
-    assert (run.code, run.statuses) == (0, {"a": "passed", "b": "passed"})
-    for name in "ab":
-        assert run.result(name)["cost_usd"] == pytest.approx(4.5)
-        assert run.result(name)["usage"]["cost_source"] == "price_table"
-    assert run.finished["b"]["limit_hit"]["name"] == "max_usd"
 
 
 COUNTS_ONLY = """
@@ -385,42 +354,40 @@ class CountsParser(QuietParser):
 
 def pytest_codeprobe_agents(config): return [CountsOnly()]
 """
+NO_PRICE = "no price is known for model 'nobodys-model-1'"
 
 
-def test_tokens_of_an_agent_that_names_no_price(project: Project, mode: str) -> None:
-    """Whoever wrote it: the table prices them, for limits and budget too."""
+def test_tokens_are_priced_by_the_table(project: Project) -> None:
+    """As they come, so that a limit holds, and whoever wrote the agent; the record says where a cost comes from."""
     project.write("conftest.py", COUNTS_ONLY)
+    million = {"usage": {"model": "anthropic/claude-sonnet-4-5-20250929", "input_tokens": 1_000_000, "output_tokens": 100_000}}
+    project.task("s", agent=scripted(WRITE, million, {"sleep": 60}), run_limits={"max_usd": 4})
     project.task("a", agent={"type": "counts", "model": "openai/gpt-5-2025-08-07"}, initial_prompt="true")
     project.task("b", agent={"type": "counts", "model": "gpt-5"}, initial_prompt="echo; sleep 60", run_limits={"max_usd": 1})
-    project.task("c", agent={"type": "counts", "model": "nobodys-model-1"}, initial_prompt="true")
-    project.task("d", agent={"type": "counts", "model": "gpt-5"}, initial_prompt="echo; sleep 60")
-    files = ("tasks/a.yaml", "tasks/b.yaml", "tasks/c.yaml")
-    run = project.run(*files, mode=mode).assert_consistent()
+    for name in "cd":
+        project.task(name, agent={"type": "counts", "model": "nobodys-model-1"}, initial_prompt="true", run_limits={"max_usd": 1})
+    project.task("e", agent={"type": "command", "command": ["sh", "-c", "echo done >out.txt"]}, run_limits={"max_usd": 0.4})
+    run = project.run(*(f"tasks/{name}.yaml" for name in "sabcde")).assert_consistent()
     assert (run.code, set(run.statuses.values())) == (0, {"passed"})
-    assert [run.result(name)["cost_usd"] for name in "abc"] == [1.25, 1.25, None]
-    assert [run.result(name)["usage"]["cost_source"] for name in "abc"] == ["price_table", "price_table", "unknown"]
-    assert run.finished["b"]["limit_hit"]["name"] == "max_usd"
-    assert [w for w in run.envelope["warnings"] if "price" in w] == [
-        "no price is known for model 'nobodys-model-1': what its sessions cost is unknown"
+    assert [run.result(name)["cost_usd"] for name in "sabcde"] == [pytest.approx(4.5), 1.25, 1.25, None, None, None]
+    sources = [run.result(name)["usage"]["cost_source"] for name in "sabcde"]
+    assert sources == ["price_table"] * 3 + ["unknown"] * 3
+    assert [run.finished[name]["limit_hit"]["name"] for name in "sb"] == ["max_usd"] * 2
+    assert (run.envelope["data"]["cost_usd"], run.envelope["data"]["cost_complete"]) == (pytest.approx(7.0), False)
+    assert sorted(w for w in run.envelope["warnings"] if "max_usd" in w or "price" in w) == [  # each once
+        f"{NO_PRICE}: run_limits.max_usd could not be held",
+        f"{NO_PRICE}: what its sessions cost is unknown",
+        "tasks/e.yaml::e: run_limits.max_usd can't be held: agent command never tells what a session uses",
     ]
-    run = project.run("tasks/d.yaml", "--codeprobe-max-cost-usd=1", mode=mode)
-    check(run)
-    assert outcomes(run) == {"d": ("not_run", "budget")}
-    assert run.result("d")["cost_usd"] == 1.25
+    assert not list(run.folder.glob("ledger*"))
 
 
-UNKNOWN = {"usage": {"model": "nobodys-model-1", "input_tokens": 1000, "output_tokens": 10}}
+UNKNOWN: dict[str, Any] = {"usage": {"model": "nobodys-model-1", "input_tokens": 1000, "output_tokens": 10}}
 
 
-def test_no_price_is_no_cost_and_said_once(project: Project, mode: str) -> None:
-    for name in "ab":
-        project.task(name, agent=scripted(WRITE, UNKNOWN))
-    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
-    assert (run.code, run.envelope["data"]["cost_usd"], run.envelope["data"]["cost_complete"]) == (0, None, False)
-    assert run.result("a")["usage"]["cost_source"] == "unknown"
-    assert [w for w in run.envelope["warnings"] if "nobodys-model-1" in w] == [
-        "no price is known for model 'nobodys-model-1': what its sessions cost is unknown"
-    ]
+def unknown(replies: int) -> list[dict[str, Any]]:
+    """A session that goes on and on, at a price that nobody knows."""
+    return [UNKNOWN, {"sleep": 0.2}] * replies
 
 
 def test_a_model_that_shows_in_the_session_only(project: Project) -> None:
@@ -428,97 +395,37 @@ def test_a_model_that_shows_in_the_session_only(project: Project) -> None:
     for name in "abc":
         project.task(name, agent=scripted(WRITE, UNKNOWN))
     project.task("d", agent=scripted(WRITE, UNKNOWN), run_limits={"max_total_tokens": 5000})
-    project.task("e", agent=scripted(WRITE, UNKNOWN), run_limits={"max_total_tokens": 5000})
+    project.task("e", agent=scripted(WRITE, *unknown(200)), run_limits={"max_total_tokens": 10**7, "max_usd": 0.1})
     project.task("f", agent={**scripted(WRITE, paid()), "model": "other"})
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=0.5")
+    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=2")
     detail = check(run)
-    assert {name: end[0] for name, end in outcomes(run).items()} == {
-        **dict.fromkeys("adef", "passed"),
-        **dict.fromkeys("bc", "not_run"),
-    }
-    assert {end[1] for end in outcomes(run).values()} == {None, "budget"}
+    assert outcomes(run) == {**dict.fromkeys("adef", ("passed", None)), **dict.fromkeys("bc", ("not_run", "budget"))}
     assert [run.result(name)["cost_usd"] for name in "ade"] == [None, None, None]
-    dearest = list_prices().dearest(Usage(input_tokens=1000, output_tokens=10))
-    assert detail["spent"] == pytest.approx(2 * dearest + REPLY, abs=1e-6)
-    assert "no price is known" in run.envelope["errors"][0]["message"]
+    assert run.finished["e"]["limit_hit"] == {"name": "max_usd", "value": 0.1}, "no more than was kept back for it"
+    used = {name: run.result(name)["usage"] for name in "ade"}
+    dearest = sum(list_prices().dearest(Usage(input_tokens=u["input_tokens"], output_tokens=u["output_tokens"])) for u in used.values())
+    assert detail["spent"] == pytest.approx(dearest + REPLY, abs=1e-6)
+    message = run.envelope["errors"][0]["message"]
+    assert f"({dollars(dearest)} of it at most: what some sessions cost is unknown)" in message
+    assert f"{NO_PRICE}, so tasks/b.yaml::b and 1 more were not started" in message
 
 
-# ---- refusals
-
-OWN_AGENTS = """
-from typing import Literal
-from pytest_codeprobe.agents.scripted import ScriptedAgent
-
-class Paid(ScriptedAgent):
-    name = "paid"
-    calls_model = True
-    model_aliases = frozenset({"best"})
-
-class Late(Paid):
-    name = "late"
-    usage_known = "end"
-
-def pytest_codeprobe_agents(config):
-    return [Paid(), Late()]
-"""
-
-
-def own(name: str, model: str | None = None) -> dict[str, Any]:
-    return {"type": name, name: {"steps": [WRITE, paid()]}, **({"model": model} if model else {})}
-
-
-REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "command": ({"type": "command", "command": ["sh", "-c", "echo done >out.txt"]}, {}, "never tells what a session costs"),
-    "late": (own("late", "claude-sonnet-4-5"), {}, "at its end only"),
-    "price": (own("paid", "nobodys-model-1"), {}, "no price is known for model 'nobodys-model-1'"),
-    "price-usd": (own("paid", "nobodys-model-1"), {"max_usd": 1}, "no price is known"),
-    "late-price": (own("late", "nobodys-model-1"), {"max_usd": 1}, "no price is known"),
-}
-BOUNDED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "command-usd": (REFUSED["command"][0], {"max_usd": 0.1}),
-    "command-tokens": (REFUSED["command"][0], {"max_total_tokens": 1000}),
-    "late-usd": (own("late", "claude-sonnet-4-5"), {"max_usd": 0.5}),
-    "late-tokens": (own("late", "nobodys-model-1"), {"max_total_tokens": 1000}),
-    "paid": (own("paid", "claude-sonnet-4-5-20250929"), {}),
-    "paid-tokens": (own("paid", "nobodys-model-1"), {"max_total_tokens": 1000}),
-    "paid-alias": (own("paid", "best"), {}),
-    "paid-default": (own("paid"), {}),
-    "oracle": ({"type": "nop"}, {}),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_could_not_be_held_is_refused(project: Project, mode: str, case: str) -> None:
-    agent, limits, says = REFUSED[case]
-    project.write("conftest.py", OWN_AGENTS)
-    project.task("a", agent=scripted(WRITE))
-    project.task("b", agent=agent, run_limits=limits)
-    run = project.run("tasks/a.yaml", "tasks/b.yaml", "--codeprobe-max-cost-usd=1", "--codeprobe-run-dir=refused", mode=mode)
-    run.assert_consistent()
-    (error,) = run.envelope["errors"]
-    assert (run.code, error["code"]) == (4, "USAGE_ERROR")
-    assert says in error["message"]
-    assert "tasks/b.yaml::b" in error["message"]
-    assert "max_total_tokens" in error["remediation"]
-    assert set(run.statuses.values()) == {"not_run"}
-    assert not [e for e in run.events if e["event"] == "trial_started"]
-    run.assert_nothing_left()
-    # without a budget nobody minds
-    assert project.run("tasks/a.yaml", "tasks/b.yaml", mode=mode).code == 0
-
-
-def test_what_is_bounded_is_not_refused(project: Project, mode: str) -> None:
-    project.write("conftest.py", OWN_AGENTS)
-    for name, (agent, limits) in BOUNDED.items():
-        project.task(name, agent=agent, run_limits=limits)
-    run = project.run(*sorted(f"tasks/{name}.yaml" for name in BOUNDED), "--codeprobe-max-cost-usd=9", mode=mode)
-    check(run, code=None)
-    assert run.statuses == {**dict.fromkeys(BOUNDED, "passed"), "oracle": "failed"}
-    assert run.result("command-usd")["cost_usd"] is None
+def test_a_session_whose_price_nobody_knows_is_stopped_all_the_same(project: Project) -> None:
+    """It counts as if its model were the dearest: more than that it has not cost, and that is over the budget."""
+    project.task("a", agent=scripted(WRITE, *unknown(300)))
+    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=0.1")
+    detail = check(run)
+    assert outcomes(run) == {"a": ("not_run", "budget")}
+    record = run.result("a")
+    one = list_prices().dearest(Usage(input_tokens=1000, output_tokens=10))
+    assert (record["cost_usd"], record["usage"]["cost_source"], run.envelope["data"]["cost_complete"]) == (None, "unknown", False)
+    assert detail["spent"] == pytest.approx(one * record["usage"]["input_tokens"] / 1000)
+    assert 0.1 < detail["spent"] <= 0.1 + 6 * one
+    assert f"({dollars(detail['spent'])} of it at most: what some sessions cost is unknown)" in run.envelope["errors"][0]["message"]
 
 
 def test_a_session_of_unknown_cost_counts_as_its_bound(project: Project) -> None:
-    command = REFUSED["command"][0]
+    command = {"type": "command", "command": ["sh", "-c", "echo done >out.txt"]}
     for name in "abc":
         project.task(name, agent=command, run_limits={"max_usd": 0.4})
     run = project.run(*(f"tasks/{name}.yaml" for name in "abc"), "--codeprobe-max-cost-usd=1")
@@ -527,87 +434,78 @@ def test_a_session_of_unknown_cost_counts_as_its_bound(project: Project) -> None
     assert (detail["spent"], detail["reserved"]) == (0.8, 0.4)
     data = run.envelope["data"]
     assert (data["cost_usd"], data["cost_complete"]) == (None, False)
+    assert "$0.80 of $1.00 are spent ($0.80 of it at most" in run.envelope["errors"][0]["message"]
 
 
-def test_a_limit_that_nobody_holds_is_refused_without_a_budget(project: Project, mode: str) -> None:
-    project.task("a", agent=REFUSED["command"][0], run_limits={"max_usd": 0.4})
-    run = project.run("tasks/a.yaml", "--codeprobe-run-dir=refused", mode=mode).assert_consistent()
+def test_what_could_not_be_held_is_refused(project: Project) -> None:
+    project.task("a", agent=scripted(WRITE))
+    project.task("b", agent={"type": "command", "command": ["true"]})
+    run = project.run("tasks/a.yaml", "tasks/b.yaml", "--codeprobe-max-cost-usd=1", "--codeprobe-run-dir=refused")
+    run.assert_consistent()
     (error,) = run.envelope["errors"]
-    assert (run.code, error["code"]) == (4, "TASK_INVALID")
-    assert "run_limits.max_usd can't be held for agent command" in error["message"]
+    assert (run.code, error["code"]) == (4, "USAGE_ERROR")
+    assert "tasks/b.yaml::b: agent command never tells what a session costs" in error["message"]
+    assert set(run.statuses.values()) == {"not_run"}
+    assert not [e for e in run.events if e["event"] == "trial_started"]
+    run.assert_nothing_left()
 
 
 # ---- time
 
 
-def test_the_wall_time_of_a_run(project: Project, mode: str) -> None:
-    for name in "abcdef":
-        project.task(name, agent=scripted(WRITE, paid(), {"sleep": 60}))
-    limit = 20.0 if mode == "xdist" else 10.0  # workers take their time to start
-    run = project.run("tasks", AGENT, f"--codeprobe-max-duration={limit:g}s", mode=mode)
+def timed(project: Project, begun: int, *args: str, mode: str) -> tuple[Run, float]:
+    """A run that its time ends after so many marks `begun-*` were left, and its limit: on a busy machine a larger one is needed."""
+    for limit in (7.0, 25.0, 60.0):
+        for mark in project.marks.iterdir():
+            mark.unlink()
+        shutil.rmtree(project.path / "run", ignore_errors=True)
+        args = (*args, AGENT, f"--codeprobe-max-duration={limit:g}s", "--codeprobe-run-dir=run")
+        run = project.run("tasks", *args, mode=mode, seconds=180)
+        if marks(project, "begun") >= begun:
+            return run, limit
+    raise AssertionError("nothing began in a minute")
+
+
+def check_time(run: Run, limit: float) -> None:
     detail = check(run)
     assert run.code == 6
-    assert set(outcomes(run).values()) == {("not_run", "time")}
     assert (detail["kind"], detail["limit"], detail["reserved"]) == ("time", limit, None)
     assert detail["spent"] >= limit
+    assert warned(run) == [("time", 80), ("time", 100)]
+    assert f"at most {span(limit)}" in run.output
+    assert f" of {span(limit)}; " in run.envelope["errors"][0]["message"]
+
+
+def holds(project: Project, task_id: str, until: str = "false") -> str:
+    """A command that says that it has begun, and goes on until another one succeeds."""
+    return f"touch {project.marks}/begun-{task_id}; until {until}; do sleep 0.1; done; : {project.mark_text}"
+
+
+def test_the_wall_time_of_a_run(project: Project) -> None:
+    for name in "abcd":
+        project.task(name, agent=scripted(WRITE, paid(), {"run": holds(project, name)}))
+    run, limit = timed(project, 2, mode="xdist")
+    check_time(run, limit)
+    assert set(outcomes(run).values()) == {("not_run", "time")}
     ran = [r["task_id"] for r in run.envelope["data"]["results"] if r["attempts"]]
-    assert ran
+    assert len(ran) == 2
     for name in ran:
         assert run.result(name)["cost_usd"] == REPLY
         assert (run.trial(name) / "attempt-1" / "transcript.json").exists()
-    assert warned(run) == [("time", 80), ("time", 100)]
-    assert f"at most {limit:g} s" in run.output
 
 
-def test_a_run_within_its_time(project: Project, mode: str) -> None:
-    project.task("a", agent=scripted(WRITE, paid()))
-    run = project.run("tasks", AGENT, "--codeprobe-max-duration=1h", "--codeprobe-max-cost-usd=$5", mode=mode)
-    check(run, code=None)
-    assert (run.code, warned(run)) == (0, [])
-
-
-def test_without_a_budget_there_is_no_ledger(project: Project, mode: str) -> None:
-    project.task("a", agent=scripted(WRITE, paid()))
-    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
-    assert not list(run.folder.glob("ledger*"))
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=5", mode=mode).assert_consistent()
-    assert [path.name for path in run.folder.glob("ledger*")] == ["ledger.sqlite"]  # nothing of it is left beside
-
-
-@pytest.mark.parametrize("name", ["max-cost-usd", "max-duration"])
-@pytest.mark.parametrize("value", ["0", "-1", "-0.0", "nan", "inf", "1e400", "1,5", "1h30m", "$", "€1", "1 2", "0x10", "0s", "1w"])
-def test_junk_is_no_budget(name: str, value: str) -> None:
-    dest = next(option.dest for option in BUILT if option.name == name)
-    ini = {key.name: key.default for key in INIS}
-    for command_line, environ in (({dest: value}, {}), ({}, {dest.upper(): value})):
-        with pytest.raises(CodeprobeError, match=rf"(?i)codeprobe.{name.replace('-', '.')}") as caught:
-            resolve(command_line, environ, lambda key: ini.get(key, ""))
-        assert caught.value.code == "USAGE_ERROR"
-
-
-# ---- the same in every way
-
-
-def test_the_outcome_of_a_used_up_budget_is_the_same_in_every_mode(project: Project, mode: str) -> None:
-    """Which trials are reached may differ; the exit code, what the error says to a program, and one record for each do not."""
-    for number in range(6):
-        project.task(f"t{number}", agent=scripted(WRITE, *[{"sleep": 0.1}, paid()] * 40))
-    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=1", "--codeprobe-json-lines", mode=mode, junit=False)
-    envelope = run.assert_pure()
-    check(run)
-    (error,) = envelope["errors"]
-    for name in ("count", "detail", "message"):
-        del error[name]
-    assert run.code == envelope["exit_code"] == 6
-    assert envelope["status"] == "error"
-    assert error == {
-        "code": "BUDGET_EXCEEDED",
-        "kind": "diagnostic",
-        "retryable": "no",
-        "terminal": True,
-        "remediation": error["remediation"],
-        "command": None,
-    }
-    assert {(r["status"], r["reason"]) for r in envelope["data"]["results"]} == {("not_run", "budget")}
-    assert envelope["data"]["tasks_not_run"] == 6
-    assert [e["percent"] for e in run.lines if e.get("event") == "budget_warning"] == [80, 100]
+def test_the_wall_time_ends_sessions_and_waits_and_lets_commands_end(project: Project) -> None:
+    """Preparing comes to its own end, and no session after it; grading is done as ever; nobody waits for money any more."""
+    over = f"[ -e {project.path}/run/stop/time ]"
+    prepare = [{"command": holds(project, "prepares", over), "timeout": 300}]
+    grader = [{"type": "run_command", "command": holds(project, "graded", over), "timeout": 300}]
+    project.task("prepares", agent=scripted(WRITE), pre_run=prepare, run_limits={"max_usd": 0.1})
+    project.task("graded", agent=scripted(WRITE, paid(0.1)), success_criteria=grader, run_limits={"max_usd": 0.1})
+    for name in "xy":  # one of them has all that is left, and the other one waits for it
+        project.task(name, agent=scripted(WRITE, {"run": holds(project, name)}), run_limits={"max_usd": 0.8})
+    run, limit = timed(project, 3, "--codeprobe-max-cost-usd=1", mode="jobs")
+    check_time(run, limit)
+    assert outcomes(run) == {"graded": ("passed", None), **dict.fromkeys(("prepares", "x", "y"), ("not_run", "time"))}
+    attempts = {r["task_id"]: r["attempts"] for r in run.envelope["data"]["results"]}
+    assert sorted([attempts["x"], attempts["y"]]) == [0, 1]
+    assert sorted([run.trial("x").exists(), run.trial("y").exists()]) == [False, True]

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from tests.claude_runs import MODEL, ClaudeProject, cost, server
+from pytest_codeprobe.model.prices import list_prices
+from pytest_codeprobe.model.result import Usage as OurUsage
+from tests.claude_runs import MODEL, ClaudeProject, cost, server, tokens
 from tests.front_door import Project, Run
 from tests.model_server import ModelServer, Script, ToolCall, Turn, Usage
 from tests.real_cli import require_clis
@@ -120,30 +122,28 @@ def check_books_of_limits(run: Run, model: ModelServer) -> dict[str, int]:
     return paid
 
 
-def test_a_model_without_a_price_is_refused(claude: ClaudeProject, mode: str) -> None:
-    claude.task("a", agent={"model": "some-model-1"})
-    with server([Script((Turn("x"),))]) as model:
-        run = claude.start(model, "--codeprobe-max-cost-usd=1", "--codeprobe-run-dir=refused", mode=mode).wait()
-        assert model.stats.all == 0
-    run.assert_consistent()
-    (error,) = run.envelope["errors"]
-    assert (run.code, error["code"]) == (4, "USAGE_ERROR")
-    assert "no price is known for model 'some-model-1'" in error["message"]
-
-
 def test_a_model_that_shows_in_the_session_only(claude: ClaudeProject) -> None:
-    """The CLI makes a price up for it, which is no price: its own session ends as ever, and no further one starts."""
+    """The CLI makes a price up for it, which is no price: until it ends it counts as the dearest, and no further one of it starts."""
     agent = {"env": {"ANTHROPIC_MODEL": "some-model-1"}, "type": "claude"}
-    claude.task("a", agent=agent)
-    claude.task("b", agent=agent)
-    scripts = [Script((Turn("I write.", [WRITE]), Turn("Done.")), key=f"[{name}]") for name in "ab"]
-    with server(scripts) as model:
-        run = claude.run(model, "--codeprobe-max-cost-usd=1")
+    for name in "ab":
+        claude.task(name, agent=agent)
+    claude.task("bounded", agent=agent, run_limits={"max_total_tokens": 10_000_000})
+    forever = [Script((Turn("I write.", [WRITE]), Turn("Done.")), key="[a]"), Script((turn(WRITE), *[turn(LOOK)] * 60), key="[bounded]")]
+    with server(forever) as model:
+        run = claude.run(model, "--codeprobe-max-cost-usd=6")
         assert {r.model for r in model.stats.log} == {"some-model-1"}
-    check(run)
-    assert outcomes(run) == {"a": ("passed", None), "b": ("not_run", "budget")}
-    assert run.result("a")["cost_usd"] is None
+        sent = replies(model, "bounded")
+    detail = check(run)
+    unpaid = ("not_run", "budget")
+    assert outcomes(run) == {"a": ("passed", None), "b": unpaid, "bounded": unpaid}
+    assert [run.result(name)["cost_usd"] for name in ("a", "bounded")] == [None, None]
     assert run.result("a")["agent"]["model"] == "some-model-1"
+    dearest = list_prices().dearest(OurUsage.model_validate(tokens(USED)))
+    assert 6 < detail["spent"] <= 6 + 2 * dearest
+    assert sent * dearest <= detail["spent"] + dearest
+    message = run.envelope["errors"][0]["message"]
+    assert "of it at most: what some sessions cost is unknown)" in message
+    assert "no price is known for model 'some-model-1', so tasks/b.yaml::b was not started" in message
     assert [w for w in run.envelope["warnings"] if "some-model-1" in w] == [
         "no price is known for model 'some-model-1': what its sessions cost is unknown"
     ]

@@ -10,9 +10,10 @@ import pytest
 
 from pytest_codeprobe.cli.experiment import _STARTER
 from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.options import RunOptions
 from pytest_codeprobe.tasks.experiments import available, find_experiment, load_experiment
 from tests.front_door import Project, Run, scripted
-from tests.task_files import settings, write
+from tests.task_files import MINIMAL, expand_one, settings, write
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 AGENT = "--codeprobe-agent=scripted"
@@ -67,6 +68,34 @@ def test_default_is_the_layer_below_unless_it_is_not_inherited(project: Project)
     run = project.run("tasks", AGENT, "--codeprobe-experiment=y")
     assert "max_turns" not in run.plan[0]["limits"]
     assert (run.trial("t") / "artifacts" / "out.txt").read_text() == "-high"
+
+
+@pytest.mark.parametrize(
+    ("own", "timeout", "usd"),
+    [
+        ("{run_limits: null}", 600, None),
+        ("{run_limits: {max_usd: null}}", 33, None),
+        ("{run_limits: {task_timeout: null, max_usd: 2}}", 600, 2),
+        ("{sandbox: null}", 33, 1),
+        ("{}", 33, 1),
+        ("null", 33, 1),  # that says nothing: `inherit: false` is the word for it
+    ],
+)
+def test_a_null_takes_away_what_lower_layers_set(tmp_path: Path, own: str, timeout: float, usd: float | None) -> None:
+    write(tmp_path / "experiments/default.yaml", "defaults:\n  run_limits: {task_timeout: 33, max_usd: 1}\n  sandbox: {env: {A: b}}\n")
+    file = write(tmp_path / "experiments/x.yaml", f"defaults: {own}\n")
+    defaults = load_experiment(file, settings(tmp_path)).defaults
+    oracle = RunOptions(agent="oracle")
+    trial = expand_one(tmp_path, MINIMAL, oracle, defaults)
+    assert (trial.limits.task_timeout, trial.limits.max_usd) == (timeout, usd)
+    assert trial.sandbox.env == ({} if own == "{sandbox: null}" else {"A": "b"})
+    # and so does one of a task, of all that is below it
+    trial = expand_one(tmp_path, MINIMAL + "run_limits: null\nsandbox: {env: null}\n", oracle, defaults)
+    assert (trial.limits.task_timeout, trial.limits.max_usd, trial.sandbox.env) == (600, None, {})
+    # without another file below it there is nothing to take away
+    file.write_text(f"inherit: false\ndefaults: {own}\n")
+    alone = load_experiment(file, settings(tmp_path)).defaults
+    assert expand_one(tmp_path, MINIMAL, oracle, alone).limits.task_timeout == 600
 
 
 @pytest.mark.parametrize(("where", "mode"), [("environment", "xdist"), ("ini", "plain")])

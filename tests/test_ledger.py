@@ -96,11 +96,11 @@ def test_a_cost_that_stays_unknown(ledger: LedgerFile) -> None:
 
 def test_a_model_without_a_price(ledger: LedgerFile) -> None:
     entry(ledger.reserve(claim()))
-    ledger.unpriced("a", ["m", ""])
-    ledger.unpriced("a", ["m"])
+    ledger.unpriced("a", "", "m")
+    ledger.unpriced("a", "", "m")
     assert ledger.reserve(claim()) == "no"
     assert ledger.reserve(claim(model="")) == "no"
-    assert [refused.why for refused in ledger.refused()] == ["price", "price"]
+    assert [(refused.why, refused.model) for refused in ledger.refused()] == [("price", "m"), ("price", "m")]
     entry(ledger.reserve(claim(max_tokens=1000)))
     entry(ledger.reserve(claim(model="m2")))
     entry(ledger.reserve(claim(agent="b")))

@@ -8,9 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_codeprobe.model import prices
-from pytest_codeprobe.model.prices import list_prices
+from pytest_codeprobe.model.prices import Price, Prices, Rates, list_prices
 from pytest_codeprobe.model.result import Usage
 
 TABLE = json.loads(Path(prices.__file__).with_name("prices.json").read_text(encoding="utf-8"))
@@ -83,9 +85,25 @@ def test_what_tokens_cost() -> None:
     assert haiku.cost(input=50_000, cache_read=50_001, output=1000) == pytest.approx(0.025 + 0.0025 + 0.0025, rel=1e-4)
 
 
-def test_the_dearest_is_dearer_than_any() -> None:
-    table = list_prices()
-    usage = Usage(input_tokens=1000, output_tokens=100, cache_read_tokens=10, cache_write_tokens=1)
-    assert all(table.dearest(usage) >= price.cost(input=1000, output=100, cache_read=10, cache_write=1) for price in table)
-    assert all(table.dearest(Usage(), at_most=1000) >= price.cost(output=1000) for price in table)
+_AMOUNT = st.floats(min_value=0, max_value=1000)
+_TOKENS = st.integers(min_value=0, max_value=10**7)
+_RATES = st.builds(Rates, input=_AMOUNT, output=_AMOUNT, cache_read=_AMOUNT, cache_write=_AMOUNT, cache_write_1h=_AMOUNT)
+_PRICE = st.builds(
+    Price, model=st.just("m"), date=st.just("2026-01-01"), source=st.just("x"), rates=_RATES,
+    long_prompt=st.none() | st.tuples(_TOKENS, _RATES),
+)  # fmt: skip
+
+
+@given(
+    st.lists(_PRICE, min_size=1, max_size=4).map(lambda prices: Prices([(price, ()) for price in prices])) | st.just(list_prices()),
+    *(_TOKENS,) * 4,
+    st.floats(min_value=0, max_value=1),
+)
+def test_the_dearest_is_dearer_than_any(table: Prices, given: int, written: int, read: int, kept: int, hourly: float) -> None:
+    """Whatever the table, the kinds of tokens, how long a cache lasts, and how long a prompt is; known or not."""
+    used = Usage(input_tokens=given, output_tokens=written, cache_read_tokens=read, cache_write_tokens=kept)
+    most, blind = table.dearest(used), table.dearest(Usage(), at_most=given + written + read + kept)
+    for price in table:
+        cost = price.cost(input=given, output=written, cache_read=read, cache_write=kept, cache_write_1h=int(kept * hourly))
+        assert cost <= most * (1 + 1e-9) <= blind * (1 + 1e-8)
     assert table.dearest(Usage()) == 0

@@ -109,6 +109,10 @@ class SessionParser(ABC):
     def usage(self) -> Usage:
         """What is known so far."""
 
+    def cost_at_most(self) -> float | None:
+        """What the session has cost at most, US dollars, where usage() can't tell a cost; None: its tokens alone tell that."""
+        return None
+
     @abstractmethod
     def info(self) -> AgentInfo:
         """Name, version and model as the session reported them."""

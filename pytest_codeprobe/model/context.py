@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -104,8 +104,8 @@ class Ledger(Protocol):
         `wait`: it does not fit, but would if another session cost less than is kept back for it. `no`: it never will.
         """
 
-    def book(self, entry: int, spent: float) -> Balance:
-        """What a running session has spent by now, in US dollars."""
+    def book(self, entry: int, spent: float, *, at_most: bool = False) -> Balance:
+        """What a running session has spent by now, in US dollars; `at_most`: nobody knows, but no more than that."""
 
     def settle(self, entry: int, spent: float | None, *, assumed: float | None = None) -> Balance:
         """The session is over; nothing is kept back for it any more.
@@ -113,8 +113,11 @@ class Ledger(Protocol):
         Where nobody knows what it has `spent`, it counts with what is `assumed`, else with its reservation.
         """
 
-    def unpriced(self, agent: str, models: Iterable[str]) -> None:
-        """No price is known for what these models of an agent do: no further session of them without a bound in tokens starts."""
+    def unpriced(self, agent: str, asked: str, model: str) -> None:
+        """No price is known for the model that an agent used where a task asked for this one, "" for the agent's own choice.
+
+        No further session of the two without a bound in tokens starts.
+        """
 
     def balance(self) -> Balance:
         """As of now."""

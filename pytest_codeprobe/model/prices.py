@@ -19,6 +19,7 @@ _MILLION = 1e6
 _DATED = re.compile(r"[-@](20\d{6}|20\d\d-\d\d-\d\d|latest|default)$")
 _VERSION = re.compile(r"-v\d+(:\d+)?$")  # Bedrock's
 _REGION = re.compile(r"^(?:[a-z]{2,8}\.)?(?:anthropic|openai|google)\.")  # likewise
+_KINDS = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
 _WINDOW = re.compile(r"\[\w+\]$")  # Claude Code's word for a longer context
 
 
@@ -67,8 +68,10 @@ class Prices:
     def __init__(self, prices: Sequence[tuple[Price, Sequence[str]]]) -> None:
         self._by_name = {name: price for price, aliases in prices for name in (price.model, *aliases)}
         found = [rates for price, _ in prices for rates in (price.rates, *(price.long_prompt[1:] if price.long_prompt else ()))]
-        kinds = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
-        self._dearest = Rates(**{kind: max((getattr(r, kind) for r in found), default=0.0) for kind in kinds})
+        most = {kind: max((getattr(r, kind) for r in found), default=0.0) for kind in _KINDS}
+        write = max(most["cache_write"], most["cache_write_1h"])  # a usage does not tell them apart
+        #: the most that a token of each kind costs, whatever the model
+        self.dearest_rates = Rates(**{**most, "cache_write": write, "cache_write_1h": write})
 
     def __iter__(self) -> Iterator[Price]:
         return iter(dict.fromkeys(self._by_name.values()))
@@ -80,8 +83,9 @@ class Prices:
     def dearest(self, usage: Usage, *, at_most: int | None = None) -> float:
         """What the tokens cost at most, whatever the model. Where they are not known, `at_most` is their number."""
         if usage.total_tokens is None:
-            return (at_most or 0) * max(self._dearest.output, self._dearest.input, self._dearest.cache_write_1h) / _MILLION
-        return self._dearest.cost(
+            most: float = max(getattr(self.dearest_rates, kind) for kind in _KINDS)
+            return (at_most or 0) * most / _MILLION
+        return self.dearest_rates.cost(
             input=usage.input_tokens or 0,
             output=usage.output_tokens or 0,
             cache_read=usage.cache_read_tokens or 0,

@@ -10,7 +10,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.context import CENT_FRACTION
 from pytest_codeprobe.plugin.refusal import refused
 from pytest_codeprobe.run.book import RunBook
-from pytest_codeprobe.run.budget import ledger_lost, money_used_up, refuse, time_used_up
+from pytest_codeprobe.run.budget import Fates, ledger_lost, money_used_up, refuse, time_used_up, unheld
 from pytest_codeprobe.text import dollars, span
 
 if TYPE_CHECKING:
@@ -50,8 +50,14 @@ class Budget:
 
     def begin(self) -> None:
         """The plan is known, and nothing has started: refuse what could not be held, and make the ledger."""
-        error = refuse(self._book.plan.values(), self._live.registry, self._live.context.prices, self._money)
-        if error is None and self._money is not None:
+        plan, registry = self._book.plan.values(), self._live.registry
+        if self._money is None:
+            for warning in unheld(plan, registry):
+                self._live.warn(warning)
+            self.look()
+            return
+        error = refuse(plan, registry, self._live.context.prices, self._money)
+        if error is None:
             self._ledger = _ledger(self._live, self._money)
             try:
                 self._ledger.open()
@@ -93,20 +99,21 @@ class Budget:
         """Every trial has its record: what of it is an error of the run."""
         found = []
         if self._ledger is not None:
-            stopped = self._stopped("budget")
+            fates = self._fates("budget")
             try:
-                error = money_used_up(self._ledger.balance(), self._ledger.refused(), stopped)
+                error = money_used_up(self._ledger.balance(), self._ledger.refused(), fates, self._ledger.assumed())
             except CodeprobeError as trouble:
                 spent = sum(final.cost_usd or 0.0 for final in self._book.final.values())
-                error = ledger_lost(self._ledger.limit, spent, stopped, trouble) if stopped else trouble
+                error = ledger_lost(self._ledger.limit, spent, fates, trouble) if fates.ended or fates.unstarted else trouble
             found += [error] if error is not None else []
             self._ledger.close()
         if self._time is not None and self._out_of_time is not None:
-            found.append(time_used_up(self._time, self._out_of_time, self._stopped(_TIME)))
+            found.append(time_used_up(self._time, self._out_of_time, self._fates(_TIME)))
         return found
 
-    def _stopped(self, reason: str) -> int:
-        return sum(final.reason == reason and final.status == "not_run" for final in self._book.final.values())
+    def _fates(self, reason: str) -> Fates:
+        began = [final.attempts > 0 for final in self._book.final.values() if final.reason == reason and final.status == "not_run"]
+        return Fates(ended=sum(began), unstarted=len(began) - sum(began))
 
     def shown(self) -> list[str]:
         """For the header line."""

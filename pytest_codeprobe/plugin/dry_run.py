@@ -20,6 +20,7 @@ from pytest_codeprobe.plugin.collect import TaskItem, no_agent
 from pytest_codeprobe.plugin.marked import MARKED
 from pytest_codeprobe.run.asking import ask_versions
 from pytest_codeprobe.run.estimate import History, estimate
+from pytest_codeprobe.text import dollars, span
 from pytest_codeprobe.trial.dry import DryChecks
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _VERSION_TIMEOUT = 2.0  #: seconds
 _HOOK = "pytest_codeprobe_make_sandbox"
-_UNITS = ((3600.0, "h"), (60.0, "min"))
 
 
 class DryRun:
@@ -151,24 +151,17 @@ def table(told: Mapping[str, Any]) -> Iterator[str]:
     trials, measured, runs = told["trials"], told["measured_trials"], told["runs"]
     known = f"{measured} of them measured in {runs} earlier run{'s' * (runs != 1)}" if measured else "none was measured before"
     yield f"estimate for {trials} trial{'s' * (trials != 1)}, {told['parallel']} at a time; {known}"
-    yield f"  {'':8}{'low':>12}{'expected':>12}{'high':>12}"
-    for label, name, words in (("tokens", "tokens", _count), ("cost", "cost_usd", _dollars), ("time", "duration_seconds", _span)):
+    yield f"  {'':8}{'low':>14}{'expected':>14}{'high':>14}"
+    for label, name, words in (("tokens", "tokens", _count), ("cost", "cost_usd", dollars), ("time", "duration_seconds", _span)):
         row = told[name]
-        cells = "".join(f"{'unknown' if row[k] is None else words(row[k]):>12}" for k in ("low", "expected", "high"))
+        cells = "".join(f"{'unknown' if row[k] is None else words(row[k]):>14}" for k in ("low", "expected", "high"))
         unknown = row["unknown_trials"]
         yield f"  {label:8}{cells}" + (f"   not measured: {unknown} trial{'s' * (unknown != 1)}" if unknown and measured else "")
 
 
+def _span(seconds: float) -> str:
+    return span(round(seconds, 1))
+
+
 def _count(value: float) -> str:
     return f"{value:,.0f}"
-
-
-def _dollars(value: float) -> str:
-    return f"${value:.4f}" if 0 < value < 0.01 else f"${value:,.2f}"
-
-
-def _span(seconds: float) -> str:
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"

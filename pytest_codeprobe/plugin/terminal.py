@@ -16,7 +16,7 @@ from pytest_codeprobe.plugin.failure import money
 from pytest_codeprobe.run.book import Final
 from pytest_codeprobe.run.envelope import counts, tokens
 from pytest_codeprobe.run.envelope import money as run_money
-from pytest_codeprobe.text import one_line
+from pytest_codeprobe.text import one_line, span
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
@@ -132,7 +132,7 @@ class Terminal:
             yield spent
         slowest = sorted((f for f in finals if f.duration_seconds and f.attempts), key=lambda f: -(f.duration_seconds or 0))[:_SHOWN]
         if slowest:
-            yield "slowest: " + ", ".join(f"{f.task_id} {f.duration_seconds:.1f} s" for f in slowest)
+            yield "slowest: " + ", ".join(f"{f.task_id} {span(round(f.duration_seconds or 0, 1))}" for f in slowest)
         for error in ending.raised:
             yield f"{error.code}: {one_line(error.message, 400)}"
         for fallen in ending.fallen_gates():

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent
-from pytest_codeprobe.model.context import Balance, Registry
+from pytest_codeprobe.model.context import CENT_FRACTION, Balance, Registry
 from pytest_codeprobe.model.prices import Prices
 from pytest_codeprobe.run.plan import PlannedTrial
-from pytest_codeprobe.text import dollars, span
+from pytest_codeprobe.text import dollars, one_line, span
 
 if TYPE_CHECKING:
     from pytest_codeprobe.run.ledger import Refused
@@ -20,27 +21,40 @@ _LISTED = 20
 _BOUNDS = ("max_usd", "max_total_tokens")
 
 
-def refuse(plan: Iterable[PlannedTrial], registry: Registry, prices: Prices, limit: float | None) -> CodeprobeError | None:
-    """Why the run can't be held to its budget of so many US dollars; without one, limits that nobody would hold. None: go on."""
-    problems: dict[str, list[str]] = {}
+def refuse(plan: Iterable[PlannedTrial], registry: Registry, prices: Prices, limit: float) -> CodeprobeError | None:
+    """Why the run can't be held to its budget of so many US dollars; None: go on."""
+    problems = _problems(plan, registry, lambda trial, agent: _unbounded(trial, agent, prices))
+    if not problems:
+        return None
+    problem, trials = next(iter(problems.items()))
+    return CodeprobeError(
+        "USAGE_ERROR",
+        f"--codeprobe-max-cost-usd {limit:g} can't be held: {_names(trials)}: {problem}",
+        remediation="Set run_limits.max_total_tokens for these tasks (max_usd where the model has a price), or run without a budget.",
+        detail={"trials": trials[:_LISTED]},
+    )
+
+
+def unheld(plan: Iterable[PlannedTrial], registry: Registry) -> list[str]:
+    """Limits in money or tokens that nobody holds in a run without a budget, as warnings; with one, a session counts as its limit."""
+    return [f"{_names(trials)}: {problem}" for problem, trials in _problems(plan, registry, _unheld).items()]
+
+
+def _problems(
+    plan: Iterable[PlannedTrial], registry: Registry, problem_of: Callable[[PlannedTrial, Agent], str | None]
+) -> dict[str, list[str]]:
+    """What is wrong with trials that would start -> their node ids."""
+    found: dict[str, list[str]] = {}
     for trial in plan:
         if trial.starts and trial.agent is not None:
-            agent = registry.agent(trial.agent)
-            problem = _unbounded(trial, agent, prices) if limit is not None else _unheld(trial, agent)
+            problem = problem_of(trial, registry.agent(trial.agent))
             if problem is not None:
-                problems.setdefault(problem, []).append(trial.node_id)
-    for problem, trials in problems.items():
-        more = f" and {len(trials) - 1} more" if len(trials) > 1 else ""
-        if limit is None:
-            remedy = "Leave the limit out, or give the run a budget by --codeprobe-max-cost-usd: a session of this agent counts as it then."
-            return CodeprobeError("TASK_INVALID", f"{trials[0]}{more}: {problem}", remediation=remedy, detail={"trials": trials[:_LISTED]})
-        return CodeprobeError(
-            "USAGE_ERROR",
-            f"--codeprobe-max-cost-usd {limit:g} can't be held: {trials[0]}{more}: {problem}",
-            remediation="Set run_limits.max_total_tokens for these tasks (max_usd where the model has a price), or run without a budget.",
-            detail={"trials": trials[:_LISTED]},
-        )
-    return None
+                found.setdefault(problem, []).append(trial.node_id)
+    return found
+
+
+def _names(trials: Sequence[str]) -> str:
+    return trials[0] + (f" and {len(trials) - 1} more" if len(trials) > 1 else "")
 
 
 def _unbounded(trial: PlannedTrial, agent: Agent, prices: Prices) -> str | None:
@@ -57,52 +71,87 @@ def _unbounded(trial: PlannedTrial, agent: Agent, prices: Prices) -> str | None:
 
 def _unheld(trial: PlannedTrial, agent: Agent) -> str | None:
     found = [name for name in _BOUNDS if trial.limits.get(name) is not None] if agent.usage_known == "never" else []
-    return f"run_limits.{found[0]} can't be held for agent {agent.name}, which never tells what a session uses" if found else None
+    limits = " and ".join(f"run_limits.{name}" for name in found)
+    return f"{limits} can't be held: agent {agent.name} never tells what a session uses" if found else None
 
 
-def money_used_up(balance: Balance, refused: Sequence[Refused], stopped: int) -> CodeprobeError | None:
-    """BUDGET_EXCEEDED where the budget was passed, or a trial was not started for it; `stopped`: trials that were not run, or ended."""
-    if not refused and not balance.is_gone and not stopped:
+@dataclass(frozen=True, slots=True)
+class Fates:
+    """What became of the trials that a budget ended: how many began and were not graded, and how many never started."""
+
+    ended: int
+    unstarted: int
+
+    def __str__(self) -> str:
+        parts = [(self.ended, "ended early and not graded"), (self.unstarted, "not started")]
+        said = [f"{number} trial{'s' * (number != 1)} {words}" for number, words in parts if number]
+        return "".join(f"; {words}" for words in said)
+
+
+def money_used_up(balance: Balance, refused: Iterable[Refused], fates: Fates, assumed: float) -> CodeprobeError | None:
+    """BUDGET_EXCEEDED where the budget was passed, or a trial was not started for it; None where it held.
+
+    `assumed`: US dollars of what is spent that nobody knows, and that count as the most that it can be.
+    """
+    first_of: dict[str, Refused] = {}
+    for refusal in refused:
+        first_of.setdefault(refusal.node_id, refusal)
+    refusals = list(first_of.values())
+    if not refusals and not balance.is_gone and not (fates.ended or fates.unstarted):
         return None
-    first = refused[0] if refused else None
+    left_over = [r for r in refusals if r.why == "fit" and not replace(balance, spent=r.spent).is_used_up]
+    prices: dict[str, list[Refused]] = {}
+    for refusal in refusals:
+        if refusal.why == "price":
+            prices.setdefault(_model(refusal), []).append(refusal)
     message = f"{dollars(balance.spent)} of {dollars(balance.limit)} are spent"
-    if first is not None and first.why == "price":
-        message += f"; no price is known for the model of {first.node_id}: no further session of it was started"
-    elif first is not None and first.wanted:
-        message += f"; {first.node_id} did not fit: {dollars(first.wanted)} are kept back for it, and {dollars(first.spent)} were spent"
-    if stopped:
-        message += f"; {stopped} trial{'s' * (stopped != 1)} not run, or ended before the end"
-    remedy = "A human has to raise --codeprobe-max-cost-usd, or to accept what there is."
-    if first is not None and first.why == "price" and not balance.is_gone:
-        remedy = "A human has to choose: a model whose price is known, or run_limits.max_total_tokens, which bounds its sessions."
+    if assumed > CENT_FRACTION:
+        message += f" ({dollars(assumed)} of it at most: what some sessions cost is unknown)"
+    message += str(fates)
+    if left_over:
+        first, more = left_over[0], len(left_over) - 1
+        left = dollars(balance.limit - first.spent)
+        message += f"; {first.node_id} did not fit (its reservation of {dollars(first.wanted)} is more than the {left} that were left)"
+        message += f", nor did {more} more" if more else ""
+    for model, trials in prices.items():
+        were = "were" if len(trials) > 1 else "was"
+        message += f"; no price is known for {model}, so {_names([t.node_id for t in trials])} {were} not started"
+    remedies = ["A human has to raise --codeprobe-max-cost-usd, or to accept what there is."]
+    if prices:
+        by_price = "A human has to choose: a model whose price is known, or run_limits.max_total_tokens, which bounds its sessions."
+        only = len(refusals) == sum(map(len, prices.values())) and not balance.is_used_up
+        remedies = [by_price] if only else [*remedies, by_price]
     return CodeprobeError(
         "BUDGET_EXCEEDED",
         message,
-        remediation=remedy,
+        remediation=" ".join(remedies),
         detail={
             "kind": "cost",
             "limit": balance.limit,
             "spent": round(balance.spent, 6),
-            "reserved": round(first.wanted if first is not None else balance.reserved, 6),
+            "reserved": round(left_over[0].wanted if left_over else balance.reserved, 6),
         },
     )
 
 
-def ledger_lost(limit: float, spent: float, stopped: int, trouble: CodeprobeError) -> CodeprobeError:
+def _model(refusal: Refused) -> str:
+    return f"model {one_line(refusal.model, 100)!r}" if refusal.model else f"the model of agent {refusal.agent}"
+
+
+def ledger_lost(limit: float, spent: float, fates: Fates, trouble: CodeprobeError) -> CodeprobeError:
     """BUDGET_EXCEEDED of a run whose ledger can't be read at its end; `spent`: by the records."""
     return CodeprobeError(
         "BUDGET_EXCEEDED",
-        f"{dollars(spent)} of {dollars(limit)} are spent, by the records; {stopped} trial{'s' * (stopped != 1)} not run, or ended before "
-        f"the end; {trouble.message}",
+        f"{dollars(spent)} of {dollars(limit)} are spent, by the records{fates}; {trouble.message}",
         detail={"kind": "cost", "limit": limit, "spent": round(spent, 6), "reserved": 0.0},
     )
 
 
-def time_used_up(limit: float, spent: float, stopped: int) -> CodeprobeError:
+def time_used_up(limit: float, spent: float, fates: Fates) -> CodeprobeError:
     """BUDGET_EXCEEDED of a run that took too long; seconds."""
     return CodeprobeError(
         "BUDGET_EXCEEDED",
-        f"the run has taken {span(spent)} of {span(limit)}; {stopped} trial{'s' * (stopped != 1)} not run, or ended before the end",
+        f"the run has taken {span(spent)} of {span(limit)}{fates}",
         remediation="A human has to raise --codeprobe-max-duration, or to accept what there is.",
         detail={"kind": "time", "limit": limit, "spent": round(spent, 3), "reserved": None},
     )

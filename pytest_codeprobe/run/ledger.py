@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,8 +26,9 @@ CREATE INDEX IF NOT EXISTS seen ON entries(agent, model, spent);
 CREATE TABLE IF NOT EXISTS closed(id INTEGER PRIMARY KEY CHECK (id = 1), spent REAL NOT NULL);
 INSERT OR IGNORE INTO closed VALUES (1, 0.0);
 CREATE TABLE IF NOT EXISTS refused(
-  id INTEGER PRIMARY KEY, node_id TEXT NOT NULL, why TEXT NOT NULL, wanted REAL NOT NULL, spent REAL NOT NULL, reserved REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS unpriced(agent TEXT NOT NULL, model TEXT NOT NULL, PRIMARY KEY (agent, model));
+  id INTEGER PRIMARY KEY, node_id TEXT NOT NULL, why TEXT NOT NULL, agent TEXT NOT NULL, model TEXT NOT NULL,
+  wanted REAL NOT NULL, spent REAL NOT NULL, reserved REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS unpriced(agent TEXT NOT NULL, asked TEXT NOT NULL, model TEXT NOT NULL, PRIMARY KEY (agent, asked, model));
 """
 
 
@@ -37,6 +38,8 @@ class Refused:
 
     node_id: str
     why: Literal["fit", "price"]  #: its reservation did not fit, or no price of its model is known
+    agent: str
+    model: str  #: the one without a price, else that which the task asks for; "" where nobody has named it
     wanted: float  #: its reservation, US dollars
     spent: float  #: at that moment
     reserved: float  #: likewise, for others
@@ -84,13 +87,15 @@ class LedgerFile:
                 columns = "node_id, attempt, agent, model, reserved, live, pid, born, spent, open"
                 return int(db.execute(f"INSERT INTO entries({columns}) VALUES (?,?,?,?,?,?,?,?,0.0,1)", values).lastrowid or 0)
             balance = self._balance(db)
-            values_of_refusal = (claim.node_id, "price" if answer == "unpriced" else "fit", wanted, balance.spent, balance.reserved)
-            db.execute("INSERT INTO refused(node_id, why, wanted, spent, reserved) VALUES (?,?,?,?,?)", values_of_refusal)
+            unpriced = self._unpriced(db, claim) if answer == "unpriced" else None
+            why, model = ("fit", claim.model) if unpriced is None else ("price", unpriced)
+            refusal = (claim.node_id, why, claim.agent, model, wanted, balance.spent, balance.reserved)
+            db.execute("INSERT INTO refused(node_id, why, agent, model, wanted, spent, reserved) VALUES (?,?,?,?,?,?,?)", refusal)
             return "no"
 
-    def book(self, entry: int, spent: float) -> Balance:
+    def book(self, entry: int, spent: float, *, at_most: bool = False) -> Balance:
         with self._writing() as db:
-            db.execute("UPDATE entries SET spent = ? WHERE id = ? AND open", (spent, entry))
+            db.execute("UPDATE entries SET spent = ?, assumed = ? WHERE id = ? AND open", (spent, at_most, entry))
             return self._balance(db)
 
     def settle(self, entry: int, spent: float | None, *, assumed: float | None = None) -> Balance:
@@ -98,9 +103,9 @@ class LedgerFile:
             self._close(db, entry, spent, assumed)
             return self._balance(db)
 
-    def unpriced(self, agent: str, models: Iterable[str]) -> None:
+    def unpriced(self, agent: str, asked: str, model: str) -> None:
         with self._writing() as db:
-            db.executemany("INSERT OR IGNORE INTO unpriced VALUES (?, ?)", [(agent, model) for model in models])
+            db.execute("INSERT OR IGNORE INTO unpriced VALUES (?, ?, ?)", (agent, asked, model))
 
     def balance(self) -> Balance:
         with self._reading() as db:
@@ -110,8 +115,14 @@ class LedgerFile:
     def refused(self) -> list[Refused]:
         """Trials that were not started, in the order in which they asked."""
         with self._reading() as db:
-            rows = db.execute("SELECT node_id, why, wanted, spent, reserved FROM refused ORDER BY id").fetchall()
-        return [Refused(node_id=n, why=w, wanted=a, spent=s, reserved=r) for n, w, a, s, r in rows]
+            rows = db.execute("SELECT node_id, why, agent, model, wanted, spent, reserved FROM refused ORDER BY id").fetchall()
+        names = ("node_id", "why", "agent", "model", "wanted", "spent", "reserved")
+        return [Refused(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def assumed(self) -> float:
+        """How much of what is spent nobody knows: it counts as the most that it can be, or with what was kept back for it."""
+        with self._reading() as db:
+            return float(db.execute("SELECT TOTAL(spent) FROM entries WHERE assumed").fetchone()[0])
 
     def open(self) -> None:
         """Make the file, so that what is wrong with its place is known before anything starts."""
@@ -139,13 +150,18 @@ class LedgerFile:
         if wanted is None:
             sql = "SELECT MAX(spent) FROM entries WHERE agent = ? AND model = ? AND NOT open"
             wanted = db.execute(sql, (claim.agent, claim.model)).fetchone()[0] or 0.0
-        known = db.execute("SELECT 1 FROM unpriced WHERE agent = ? AND model = ?", (claim.agent, claim.model)).fetchone() is None
-        if not known and claim.max_tokens is None:
+        if claim.max_tokens is None and self._unpriced(db, claim) is not None:
             return "unpriced", wanted
         balance = self._balance(db)
         if balance.is_used_up or balance.spent + wanted > self._limit + CENT_FRACTION:
             return "no", wanted
         return ("yes" if balance.spent + balance.reserved + wanted <= self._limit + CENT_FRACTION else "wait"), wanted
+
+    def _unpriced(self, db: sqlite3.Connection, claim: Claim) -> str | None:
+        """The model without a price that such a session would use, as an earlier one has shown."""
+        sql = "SELECT model FROM unpriced WHERE agent = ? AND (asked = ? OR model = ?)"
+        row = db.execute(sql, (claim.agent, claim.model, claim.model)).fetchone()
+        return None if row is None else str(row[0])
 
     def _dead(self, db: sqlite3.Connection) -> list[int]:
         """Open entries of processes that are gone."""
@@ -159,12 +175,13 @@ class LedgerFile:
         self._close(db, entry, None, 0.0 if live else None)
 
     def _close(self, db: sqlite3.Connection, entry: int, spent: float | None, assumed: float | None) -> None:
-        row = db.execute("SELECT reserved, spent FROM entries WHERE id = ? AND open", (entry,)).fetchone()
+        row = db.execute("SELECT reserved, spent, assumed FROM entries WHERE id = ? AND open", (entry,)).fetchone()
         if row is None:
             return
-        reserved, booked = row
+        reserved, booked, at_most = row
         final = spent if spent is not None else max(booked, reserved if assumed is None else assumed)
-        db.execute("UPDATE entries SET spent = ?, open = 0, assumed = ? WHERE id = ?", (final, spent is None, entry))
+        unknown = spent is None and (bool(at_most) or final > booked)
+        db.execute("UPDATE entries SET spent = ?, open = 0, assumed = ? WHERE id = ?", (final, unknown, entry))
         db.execute("UPDATE closed SET spent = spent + ?", (final,))
 
     # ---- the file

@@ -179,13 +179,13 @@ def load_defaults(settings: LoadSettings) -> dict[str, Any]:
         return {}
     resolved = read_defaults(documents[0], file, settings, problems)
     problems.check()
-    return resolved
+    return {key: value for key, value in resolved.items() if value is not None}  # below it there is nothing to take away
 
 
 def read_defaults(document: Document, file: Path, settings: LoadSettings, problems: Problems) -> dict[str, Any]:
     """`defaults.run_limits` and `defaults.sandbox` of an experiment file; faults in them are added to `problems`.
 
-    Paths in it are absolute, variables expanded.
+    Paths in it are absolute, variables expanded; a null is kept, since it takes away what a lower layer sets.
     """
     values = document.value.get("defaults") if isinstance(document.value, dict) else document.value
     if values is None:
@@ -203,8 +203,9 @@ def read_defaults(document: Document, file: Path, settings: LoadSettings, proble
         problems.add(place, ("defaults", key), f"unknown field {key!r}{did_you_mean(key, [*_TABLES, *_OTHERS])} in 'defaults'")
     resolver = Resolver(file, settings.places, settings.environ, lambda path, words: add(path, sentences.about(("defaults", *path), words)))
     resolved = resolver.task({key: values[key] for key in _TABLES if values.get(key) is not None})
+    resolved |= {key: None for key in _TABLES if key in values and values[key] is None}  # takes away what a lower file sets
     for key, model in _TABLES.items():
-        if key not in resolved:
+        if resolved.get(key) is None:
             continue
         data = copied(resolved[key])
         try:

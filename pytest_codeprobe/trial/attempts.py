@@ -19,7 +19,7 @@ from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.trial.drift import drift_check
 from pytest_codeprobe.trial.session import Session, SessionOutcome
-from pytest_codeprobe.trial.spending import Spending, usage_of
+from pytest_codeprobe.trial.spending import Spending, cost_at_most, usage_of
 
 if TYPE_CHECKING:
     from pytest_codeprobe.trial.handle import SandboxHandle
@@ -68,6 +68,11 @@ class Attempts:
         """Have money kept back for the attempt that comes; see Spending."""
         self._spending.reserve(self.number)
 
+    @property
+    def waited(self) -> float:
+        """Seconds in which the trial waited for money: they are not its own time."""
+        return self._spending.waited
+
     def usage(self) -> Usage:
         """Tokens and money of all attempts so far."""
         total: Usage | None = None
@@ -106,7 +111,7 @@ class Attempts:
         self.session_time += outcome.duration
         self.limit = outcome.limit_hit
         self._note(outcome)  # first of all: what it cost is known, whatever comes
-        self._settle(outcome.usage, outcome.unpriced)
+        self._settle(outcome.usage, outcome.unpriced, outcome.at_most)
         if context.options.trace_overflow != "off":
             self.transcript = parser.transcript()
             warnings = tuple(dict.fromkeys((*outcome.warnings, *parser.warnings)))  # it may have been cut only now
@@ -187,16 +192,18 @@ class Attempts:
         """The trial is over: nothing is kept back for it any more. `unfinished`: an attempt may have begun that has not ended."""
         if unfinished:
             self._note_unfinished(code, reason)
-        self._settle(next((a.usage for a in self.done if a.number == self._spending.attempt), no_usage()))
+        usage = next((a.usage for a in self.done if a.number == self._spending.attempt), no_usage())
+        at_most = cost_at_most(self._running[1], usage, self._context) if self._running is not None else None
+        self._settle(usage, at_most=at_most)
 
     def release(self) -> None:
         """Keep nothing back any more for an attempt that has not begun, and perhaps never will: others may wait for it."""
         if not self.began:
             self._settle(no_usage())
 
-    def _settle(self, usage: Usage, unpriced: str | None = None) -> None:
+    def _settle(self, usage: Usage, unpriced: str | None = None, at_most: float | None = None) -> None:
         try:
-            self._spending.settle(usage, unpriced)
+            self._spending.settle(usage, unpriced, at_most=at_most)
         except CodeprobeError as trouble:  # of the ledger: what the session did is graded all the same
             warning = f"{self._trial.node_id}: {trouble}"
             if warning not in self._store.warnings:

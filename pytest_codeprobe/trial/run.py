@@ -250,13 +250,13 @@ class TrialRun:
         if stage not in self._stages:
             if stage != "grade":
                 self._phase = "prepare" if stage == "prepare" else "session"
-            began = monotonic()
+            began, waited = monotonic(), self._attempts.waited
             try:
                 with self.context.network.acting(self.trial, "harness"):
                     self._stages[stage] = (work(), None)
             except BaseException as raised:  # noqa: BLE001  # raised again below, and whenever the stage is asked again
                 self._stages[stage] = (None, raised if isinstance(raised, (Exception, *self._passes)) else _ours(raised))
-            self._timings[stage] = round(monotonic() - began, 4)
+            self._timings[stage] = round(monotonic() - began - (self._attempts.waited - waited), 4)
         value, error = self._stages[stage]
         if error is not None:
             raise error
@@ -376,7 +376,7 @@ class TrialRun:
             agent=self._agent,
             timings=dict(self._timings),
             started_at=self._started_at,
-            duration=self.context.clock.monotonic() - self._began,
+            duration=self.context.clock.monotonic() - self._began - self._attempts.waited,
             began=self._sandbox is not None,
             redactor=self._store.redactor,
             warnings=(*self._store.warnings, *(self.outcome.warnings if self.outcome else ()), *warnings),

@@ -17,10 +17,10 @@ from pytest_codeprobe.model.config import RunLimits
 from pytest_codeprobe.model.context import Context, reason_of
 from pytest_codeprobe.model.result import AgentInfo, LimitHit, Usage
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
-from pytest_codeprobe.text import shorten
+from pytest_codeprobe.text import one_line, shorten
 from pytest_codeprobe.trial.drift import ENOUGH, DriftCheck
 from pytest_codeprobe.trial.environment import session_environment
-from pytest_codeprobe.trial.spending import Spending, model_without_price, usage_of
+from pytest_codeprobe.trial.spending import Spending, cost_at_most, model_without_price, usage_of
 
 MAX_LINE = 8 << 20  #: bytes of a line that a parser takes
 _CHUNK = 1 << 16
@@ -50,6 +50,7 @@ class SessionOutcome:
     stderr_tail: str
     warnings: tuple[str, ...]
     unpriced: str | None  #: the model that makes the cost unknown
+    at_most: float | None  #: US dollars that it has cost at most where that is so
     started_at: str
     duration: float
     stopped: str | None = None  #: the run's reason that ended it
@@ -251,6 +252,7 @@ class Session:
             stderr_tail=stderr_tail,
             warnings=tuple(dict.fromkeys((*parser.warnings, *self._own_warnings(unpriced)))),
             unpriced=unpriced,
+            at_most=cost_at_most(parser, usage, self._request.context),
             started_at=at,
             duration=clock.monotonic() - started,
             stopped=stopped,
@@ -258,6 +260,9 @@ class Session:
 
     def _own_warnings(self, unpriced: str | None) -> list[str]:
         drifted = self._drift.warnings() if self._drift is not None else []
+        held = self._spending is not None and self._spending.watches
+        if unpriced and not held and "max_usd" not in self._agent.holds and self._request.trial.limits.max_usd is not None:
+            drifted = [f"no price is known for model {one_line(unpriced, 100)!r}: run_limits.max_usd could not be held", *drifted]
         return [*([no_price(unpriced)] if unpriced else []), *drifted]
 
     def _limit(self, name: str | None, value: float | None) -> LimitHit | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 
 from pytest_codeprobe.errors import Stopped
@@ -39,6 +40,14 @@ def usage_of(parser: SessionParser, context: Context) -> Usage:
     return usage.model_copy(update={"cost_usd": cost, "cost_source": "price_table"})
 
 
+def cost_at_most(parser: SessionParser, usage: Usage, context: Context) -> float | None:
+    """What a session whose cost nobody knows has cost at most, US dollars; None where it is known, or not even its tokens are."""
+    if usage.cost_usd is not None or not usage.total_tokens:
+        return None
+    own = parser.cost_at_most()
+    return context.prices.dearest(usage) if own is None else own
+
+
 def model_without_price(parser: SessionParser, usage: Usage, context: Context) -> str | None:
     """The model that makes the cost of a session unknown; None if it is known, or for another reason it is not."""
     if usage.cost_usd is not None:
@@ -55,6 +64,7 @@ class Spending:
         self._ledger = context.ledger
         self._entry: int | None = None  #: of the attempt that comes or runs
         self.attempt = 0  #: its number
+        self.waited = 0.0  #: seconds in which others had the money, of all attempts
         self._booked = 0.0
         self._gone_since: float | None = None
         self._told_unpriced = False
@@ -79,9 +89,13 @@ class Spending:
             max_tokens=limits.max_total_tokens,
             live=agent.usage_known == "live",
         )
-        while (answer := ledger.reserve(claim)) == "wait":
-            self._context.clock.sleep(_LOOK)
-            self._may_start()
+        began = self._context.clock.monotonic()
+        try:
+            while (answer := ledger.reserve(claim)) == "wait":
+                self._context.clock.sleep(_LOOK)
+                self._may_start()
+        finally:
+            self.waited += self._context.clock.monotonic() - began
         if answer == "no":
             raise Stopped("budget")
         assert isinstance(answer, int)
@@ -93,18 +107,24 @@ class Spending:
         return self._entry is not None
 
     def look(self, parser: SessionParser, *, read: bool) -> str | None:
-        """Book what is new; `stopped:budget` once the run's budget is gone and the session goes on nevertheless."""
+        """Book what is new; `stopped:budget` once the run's budget is gone and the session goes on nevertheless.
+
+        Where nobody knows what it costs, it counts as the most that it can be, which its `max_usd` bounds too.
+        """
         if self._entry is None or self._ledger is None:
             return None
         now = self._context.clock.monotonic()
         if read:
             usage = usage_of(parser, self._context)
             self._note_unpriced(model_without_price(parser, usage, self._context))
-            spent = self._amount(usage)
+            at_most = cost_at_most(parser, usage, self._context)
+            spent = at_most if usage.cost_usd is None else usage.cost_usd
             if spent is not None and spent != self._booked:
                 self._booked = spent
-                if self._ledger.book(self._entry, spent).is_gone:
+                if self._ledger.book(self._entry, spent, at_most=at_most is not None).is_gone:
                     self._gone_since = self._gone_since or now
+            if at_most is not None and at_most > (self._trial.limits.max_usd or math.inf):
+                return "max_usd"  # as much was kept back for it, and no more
         if self._gone_since is None or now - self._gone_since < LAST_WORDS:
             return None
         self._stop_run()
@@ -117,11 +137,11 @@ class Spending:
 
     def _note_unpriced(self, model: str | None) -> None:
         if model is not None and not self._told_unpriced and self._ledger is not None:
-            self._ledger.unpriced(self._agent().name, {self._trial.agent.model or "", model})
+            self._ledger.unpriced(self._agent().name, self._trial.agent.model or "", model)
             self._told_unpriced = True
 
-    def settle(self, usage: Usage, unpriced: str | None = None) -> None:
-        """The attempt is over. `unpriced`: the model that makes its cost unknown.
+    def settle(self, usage: Usage, unpriced: str | None = None, *, at_most: float | None = None) -> None:
+        """The attempt is over. `unpriced`: the model that makes its cost unknown; `at_most`: see cost_at_most().
 
         Can be called again. CodeprobeError where the ledger can't be written now: the next call tries it once more.
         """
@@ -129,8 +149,8 @@ class Spending:
             return
         if self._entry is not None:
             limits = self._trial.limits
-            assumed = None
-            if usage.cost_usd is None and limits.max_usd is None and limits.max_total_tokens is not None:
+            assumed = at_most if self._agent().usage_known == "live" else None  # else a part of its tokens may be all that is known
+            if assumed is None and limits.max_usd is None and limits.max_total_tokens is not None:
                 assumed = self._context.prices.dearest(usage, at_most=limits.max_total_tokens)
             self._unsettled.append((self._entry, usage.cost_usd, assumed))
             self._entry = None
@@ -149,10 +169,3 @@ class Spending:
     def _stop_run(self) -> None:
         with contextlib.suppress(OSError):  # a full disk: the ledger itself tells the other processes
             self._context.stops.raise_flag(_FLAG)
-
-    def _amount(self, usage: Usage) -> float | None:
-        """What the session has cost so far; where only its tokens have a bound and no price is known, what it has cost at most."""
-        limits = self._trial.limits
-        if usage.cost_usd is None and limits.max_usd is None and limits.max_total_tokens is not None and usage.total_tokens:
-            return self._context.prices.dearest(usage)
-        return usage.cost_usd

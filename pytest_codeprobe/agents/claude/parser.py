@@ -43,6 +43,7 @@ class _Result:
     tokens: Mapping[str, int]
     cost: float | None
     cost_source: Source
+    most: float  #: US dollars; what the session can have cost at most where `cost` is unknown
 
 
 class ClaudeParser(BaseParser):
@@ -237,7 +238,8 @@ class ClaudeParser(BaseParser):
             self._refuse(text(denial.get("tool_use_id")), text(denial.get("tool_name")))
         said = text(line.get("result")) or "; ".join(text(e) for e in sequence(line.get("errors")))
         cost, source = self._replies.final_cost(line)
-        self._result = _Result(text(line.get("subtype")), line.get("is_error") is True, said, final_tokens(line), cost, source)
+        most = self._replies.final_cost_at_most(line)
+        self._result = _Result(text(line.get("subtype")), line.get("is_error") is True, said, final_tokens(line), cost, source, most)
         if not self._result.is_error:
             self.fault = self._rejection = None
             if said.strip():
@@ -264,6 +266,10 @@ class ClaudeParser(BaseParser):
             replies=self._replies.number,
             tool_calls=self._tool_calls,
         )
+
+    def cost_at_most(self) -> float | None:
+        so_far = self._replies.cost_at_most()
+        return max(self._result.most, so_far) if self._result is not None else so_far
 
     def _cost(self) -> tuple[float | None, Source]:
         """The CLI tells it in its last line; until then, and where that never came, its replies are priced by the table."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_codeprobe.agents.base import amount, count, mapping, text
 from pytest_codeprobe.agents.base.transcripts import Draft
-from pytest_codeprobe.model.prices import Price, Prices
+from pytest_codeprobe.model.prices import Price, Prices, Rates
 from pytest_codeprobe.model.result import Source
 from pytest_codeprobe.model.transcript import Metrics
 
@@ -29,12 +29,14 @@ class Reply:
     """One message of the model. Its numbers only grow: each report of them is a sum so far."""
 
     price: Price | None
+    dearest: Rates  #: what its tokens cost at most
     tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0))
     hourly: int = 0  #: of the cache writes
     letters: int = 0  #: of what a sub-agent's reply says: how many tokens that is, the CLI tells in its last line only
     called: bool = False
     draft: Draft | None = None
     cost: float | None = None  #: US dollars, by the price table
+    most: float = 0.0  #: the same where there is a price, else what it can have cost at most
 
     def add(self, usage: Mapping[str, Any]) -> None:
         """A further report."""
@@ -43,14 +45,17 @@ class Reply:
         self.hourly = max(self.hourly, count(mapping(usage.get("cache_creation")).get(_HOUR)) or 0)
         if self.draft is not None:
             self.draft.metrics = self._metrics()
+        spent = {
+            "input": self.tokens["input_tokens"],
+            "output": max(self.tokens["output_tokens"], self.letters // _LETTERS),
+            "cache_read": self.tokens["cache_read_tokens"],
+            "cache_write": self.tokens["cache_write_tokens"],
+            "cache_write_1h": min(self.hourly, self.tokens["cache_write_tokens"]),
+        }
         if self.price is not None:
-            self.cost = self.price.cost(
-                input=self.tokens["input_tokens"],
-                output=max(self.tokens["output_tokens"], self.letters // _LETTERS),
-                cache_read=self.tokens["cache_read_tokens"],
-                cache_write=self.tokens["cache_write_tokens"],
-                cache_write_1h=min(self.hourly, self.tokens["cache_write_tokens"]),
-            )
+            self.cost = self.most = self.price.cost(**spent)
+        else:
+            self.most = self.dearest.cost(**spent)
 
     def write(self, block: Mapping[str, Any]) -> None:
         """A block of a sub-agent's message."""
@@ -75,7 +80,7 @@ class Replies:
         self._prices = prices
         self._held: dict[str, Reply] = {}
         self._settled = dict.fromkeys(_KINDS, 0)
-        self._settled_cost = 0.0
+        self._settled_cost = self._settled_most = 0.0
         self.number = 0
         self.unpriced: str | None = None  #: the first model that has no price
 
@@ -87,13 +92,14 @@ class Replies:
         """One that may be new."""
         reply = self._held.get(message_id)
         if reply is None:
-            reply = self._held[message_id] = Reply(self._price(model))
+            reply = self._held[message_id] = Reply(self._price(model), self._prices.dearest_rates)
             self.number += 1
             if len(self._held) > _HELD:
                 old = self._held.pop(next(iter(self._held)))
                 for kind, number in old.tokens.items():
                     self._settled[kind] += number
                 self._settled_cost += old.cost or 0.0
+                self._settled_most += old.most
         return reply
 
     def _price(self, model: str) -> Price | None:
@@ -116,6 +122,19 @@ class Replies:
             return None, "unknown"
         return self._settled_cost + sum(reply.cost or 0.0 for reply in self._held.values()), "price_table"
 
+    def cost_at_most(self) -> float:
+        """Of all so far: where no price is known, as if the model were the dearest."""
+        return self._settled_most + sum(reply.most for reply in self._held.values())
+
+    def final_cost_at_most(self, line: Mapping[str, Any]) -> float:
+        """The same of what the CLI counts in its last line, sub-agents too."""
+        models = mapping(line.get("modelUsage"))
+        return sum(self._rates(model).cost(**_counted(mapping(used))) for model, used in models.items())
+
+    def _rates(self, model: str) -> Rates:
+        price = self._prices.find(model)
+        return self._prices.dearest_rates if price is None else price.rates
+
     def final_cost(self, line: Mapping[str, Any]) -> tuple[float | None, Source]:
         """What the CLI says in its last line, unless it made the price up: then what the price table knows."""
         told, models = amount(line.get("total_cost_usd")), mapping(line.get("modelUsage"))
@@ -127,9 +146,12 @@ class Replies:
 
     def _by_table(self, model: str, used: Mapping[str, Any]) -> float | None:
         price = self._price(model)
-        if price is None:
-            return None
-        return price.rates.cost(**{ours.removesuffix("_tokens"): count(used.get(theirs)) or 0 for ours, (_, theirs) in _KINDS.items()})
+        return None if price is None else price.rates.cost(**_counted(used))
+
+
+def _counted(used: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens of one model in modelUsage, by the names that a price has for them."""
+    return {ours.removesuffix("_tokens"): count(used.get(theirs)) or 0 for ours, (_, theirs) in _KINDS.items()}
 
 
 def final_tokens(line: Mapping[str, Any]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import remove_tree
-from pytest_codeprobe.text import dollars
+from pytest_codeprobe.text import dollars, span
 from pytest_codeprobe.trial.run import MakeSandbox, run
 
 _NAME, _FILE = "probe", "codeprobe-probe.txt"
@@ -89,7 +89,7 @@ def _told(agent: str, record: TrialResult) -> Check:
         "duration_seconds": record.duration_seconds,
     }
     if record.status == "passed":
-        message = f"{agent}{model} did a small task in {record.duration_seconds:.1f} s, {cost}"
+        message = f"{agent}{model} did a small task in {span(round(record.duration_seconds, 1))}, {cost}"
         return Check(name=_NAME, status="pass", message=message, detail=detail)
     what = f"{record.code}: {record.reason}" if record.code else f"verdict {record.status}: {record.reason or record.final_message}"
     tail = f"; its stderr ends with: {record.stderr_tail.strip()[-300:]}" if record.stderr_tail.strip() else ""
