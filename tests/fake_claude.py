@@ -22,6 +22,9 @@ import json, os, re, sys, time, pathlib
 self = pathlib.Path(__file__).parent
 is_ = json.loads((self / "claude.json").read_text())
 if sys.argv[1:] == ["--version"]:
+    (self / "versions").open("a").write("asked\\n")
+    if is_["mute"]:
+        sys.exit(1)
     print(is_["version"] + " (Claude Code)")
     sys.exit()
 prompt = sys.stdin.read()
@@ -32,8 +35,10 @@ def say(**event):
 servers = [{{"name": name, "status": state}} for name, state in is_["servers"].items()]
 say(type="system", subtype="init", session_id="s", tools=is_["tools"], mcp_servers=servers, model=is_["model"],
     permissionMode="acceptEdits", claude_code_version=is_["version"])
-nonce = re.search(r"canary-[0-9a-f]{{16}}", prompt)
-name, text = ("codeprobe-canary.txt", nonce[0]) if nonce else ("out.txt", "done")
+nonce, laid_out = re.search(r"(canary|probe)-[0-9a-f]{{16}}", prompt), next(pathlib.Path().glob("codeprobe-*.txt"), None)
+name, text = (f"codeprobe-{{nonce[1]}}.txt", nonce[0]) if nonce else ("out.txt", "done")
+if laid_out is not None:  # in a mode that lets it write nothing it is asked what is in there
+    name, text = "", laid_out.read_text().strip()
 if is_["hangs"]:
     (self / "hangs").touch()
     time.sleep(300)
@@ -44,7 +49,15 @@ usage = {{"input_tokens": 100, "output_tokens": 20, "cache_read_input_tokens": 0
 def reply(number, *content):
     message = {{"id": f"m{{number}}", "model": is_["model"], "role": "assistant", "content": list(content), "usage": usage}}
     say(type="assistant", message=message)
-if is_["writes"]:
+if is_["refuses"]:  # as the provider says it, once for each number
+    status = is_["refuses"].pop(0)
+    (self / "claude.json").write_text(json.dumps(is_))
+    say(type="system", subtype="api_retry", error_status=status, error="", attempt=1, max_retries=2, retry_delay_ms=1200)
+    said = f"API Error: {{status}}"
+    say(type="result", subtype="success", is_error=True, result=said, api_error_status=status, terminal_reason="api_error",
+        total_cost_usd=0, usage={{}})
+    sys.exit(1)
+if is_["writes"] and name:
     reply(1, {{"type": "tool_use", "id": "t1", "name": "Write", "input": {{"file_path": name, "content": text}}}})
     pathlib.Path(name).write_text(text + "\\n")
     say(type="user", message={{"role": "user", "content": [{{"type": "tool_result", "tool_use_id": "t1", "content": "written"}}]}})
@@ -65,6 +78,8 @@ class FakeClaude:
     writes: bool = True  #: False: it only claims to
     repeats: bool = True
     hangs: bool = False
+    mute: bool = False  #: it does not tell its version
+    refuses: tuple[int, ...] = ()  #: HTTP status of the provider's answer, of each of its next sessions
     fails: str = ""  #: its last words; it ends before its first reply
 
     def __post_init__(self) -> None:
@@ -98,6 +113,12 @@ class FakeClaude:
         """What it was started for, in this order."""
         file = self.folder / "sessions"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    @property
+    def asked(self) -> int:
+        """How often it was asked for its version."""
+        file = self.folder / "versions"
+        return file.read_text().count("\n") if file.exists() else 0
 
     @property
     def canaries(self) -> int:

@@ -16,7 +16,6 @@ from pytest_codeprobe.model.result import no_usage
 from pytest_codeprobe.run import ledger as ledger_module
 from pytest_codeprobe.run.spool import spooled
 from pytest_codeprobe.trial.spending import Spending
-from tests.fake_claude import FakeClaude
 from tests.front_door import Project, scripted
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
@@ -127,28 +126,3 @@ def test_a_run_log_that_cannot_be_written_is_in_exit_code_and_envelope(project: 
     run = project.run("tasks", AGENT, "--codeprobe-run-dir=run", junit=False)
     assert run.envelope["exit_code"] == run.code
     assert (run.code == 0) == (run.envelope["errors"] == [])
-
-
-def test_a_canary_that_was_not_run_lets_nothing_start(project: Project, mode: str) -> None:
-    """It does not fit into the budget: then there is no proof, and smaller tasks are not paid without one."""
-    claude = FakeClaude(project)
-    claude.task("a", run_limits={"max_usd": 5.0})
-    claude.task("b", run_limits={"max_usd": 1.0})
-    asked = ("--codeprobe-canary=auto", "--codeprobe-max-cost-usd=4", "--codeprobe-agent=claude", "--codeprobe-json")
-    run = project.run("tasks", *asked, mode=mode, junit=False)
-    assert (claude.canaries, claude.others) == (0, 0)
-    assert "CANARY_PROOF_FAILED" in [e["code"] for e in run.envelope["errors"]]
-    assert {r["status"] for r in run.envelope["data"]["results"]} == {"not_run"}
-
-
-def test_an_error_takes_no_proof_away(project: Project) -> None:
-    """It says nothing of what the agent can do."""
-    claude = FakeClaude(project)
-    claude.task("a")
-    asked = ("--codeprobe-agent=claude", "--codeprobe-json")
-    assert project.run("tasks", *asked, "--codeprobe-canary=auto", junit=False).code == 0
-    (proof,) = (project.path / ".codeprobe" / "canary").glob("*.json")
-    claude.install(fails="out of order")
-    broken = project.run("tasks", *asked, "--codeprobe-canary=renew", junit=False)
-    assert [e["code"] for e in broken.envelope["errors"]] == ["CANARY_PROOF_FAILED"]
-    assert proof.exists()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 import tempfile
 from pathlib import Path
 
 import click
 import pytest
 
+from pytest_codeprobe.cli.answers import take_stdout
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.text import write_whole
 
@@ -29,19 +30,21 @@ def capabilities(
     The CLI is started where it reaches no model and is ended at its first event: it costs nothing. TASK is a task file whose
     settings of the agent count, such as its MCP servers.
     """
+    stdout = take_stdout()  # what plugins and conftest.py files print as they are loaded is no part of it
     given = {"agent": agent, "model": model, "driver": driver, "permission-mode": permission_mode}
     arguments = [f"--codeprobe-{name}={value}" for name, value in given.items() if value is not None]
     text = _recorded([*arguments, *([task] if task is not None else [])])
-    if output is None:
-        click.echo(text, nl=False)
-        sys.stdout.flush()
-        return
     try:
-        write_whole(output, text)
+        if output is not None:
+            write_whole(output, text)
+            return
+        with os.fdopen(os.dup(stdout), "wb") as file:
+            file.write(text.encode())
+    except BrokenPipeError:  # the reader has seen enough
+        return
     except OSError as error:
-        raise CodeprobeError(
-            "USAGE_ERROR", f"--output {output}: {error.strerror}", remediation="Name a file that can be written."
-        ) from error
+        place = "stdout" if output is None else f"--output {output}"
+        raise CodeprobeError("USAGE_ERROR", f"{place}: {error.strerror}", remediation="Name a file that can be written.") from error
 
 
 def _recorded(arguments: list[str]) -> str:

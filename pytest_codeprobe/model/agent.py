@@ -203,6 +203,17 @@ class Agent(ABC):
         allowed = None if config.allowed_tools is None else self._own_names(config.allowed_tools)
         return (allowed is not None and tool not in allowed) or tool in self._own_names(config.disallowed_tools or ())
 
+    def may_write(self, config: AgentConfig) -> bool:
+        """Whether its permission mode lets a session write files, where nobody is there to be asked."""
+        return config.permission_mode not in ("default", "plan")
+
+    def paid_anyway(self, trial: Trial, context: Context, workspace: Path) -> str | None:
+        """Why `endpoint_variable` would not keep a session of this trial from a model that is paid for, as the end of a sentence.
+
+        None: it does. `workspace` is laid out: a project's own settings may count.
+        """
+        return None
+
     def _own_names(self, names: Sequence[str]) -> frozenset[str]:
         return frozenset(own for name in names for own in self.tool_names.get(name, (name,)))
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pytest_codeprobe.model.base import Model
 
 _SHOWN = 12  #: names in a sentence
+_OF_A_SERVER = "mcp__"  #: how the names of its tools begin
 
 
 class Capabilities(Model):
@@ -18,8 +19,14 @@ class Capabilities(Model):
     agent: str
     version: str | None  #: of the CLI
     model: str | None
+    asked_model: str | None = None  #: that of the recording; None: whichever the CLI takes
     tools: tuple[str, ...]  #: the CLI's own names
     mcp_servers: tuple[str, ...]  #: those that were there
+
+    def without_servers(self) -> Capabilities:
+        """The same without MCP servers and their tools."""
+        own = tuple(tool for tool in self.tools if not tool.startswith(_OF_A_SERVER))
+        return self.model_copy(update={"tools": own, "mcp_servers": ()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +71,28 @@ class Comparison:
         return found
 
 
-def compare(snapshot: Capabilities, now: Capabilities, *, removed: Callable[[str], bool], own_servers: Collection[str] = ()) -> Comparison:
-    """`removed`: whether the task's own lists take a tool away; `own_servers`: what the task itself adds."""
+def compare(
+    snapshot: Capabilities,
+    now: Capabilities,
+    *,
+    removed: Callable[[str], bool],
+    own_servers: Collection[str] = (),
+    asked_model: str | None = None,
+) -> Comparison:
+    """`removed`: whether the task's own lists take a tool away; `own_servers`: what the task itself adds.
+
+    A session that was asked for another model than the recording was, by `asked_model`, has another one for that reason: no drift.
+    """
+    comparable = asked_model is None or asked_model == snapshot.asked_model
     tools, servers = frozenset(now.tools), frozenset(now.mcp_servers)
     return Comparison(
         missing_tools=tuple(tool for tool in snapshot.tools if tool not in tools and not removed(tool)),
         missing_servers=tuple(server for server in snapshot.mcp_servers if server not in servers),
-        model=(snapshot.model, now.model) if snapshot.model != now.model else None,
+        model=(snapshot.model, now.model) if comparable and snapshot.model != now.model else None,
         version=(snapshot.version, now.version) if snapshot.version != now.version else None,
-        added_tools=tuple(t for t in now.tools if t not in snapshot.tools and not any(t.startswith(f"mcp__{s}__") for s in own_servers)),
+        added_tools=tuple(
+            t for t in now.tools if t not in snapshot.tools and not any(t.startswith(f"{_OF_A_SERVER}{s}__") for s in own_servers)
+        ),
         added_servers=tuple(server for server in now.mcp_servers if server not in snapshot.mcp_servers and server not in own_servers),
     )
 

@@ -187,6 +187,7 @@ class Snapshot:
 
     path: str  #: as the user named it
     content: Capabilities
+    bare: bool = False  #: the session has nothing of a task's own: MCP servers are not compared, and more than the snapshot is no matter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from pytest_codeprobe.model.result import VERDICTS, TrialResult
 from pytest_codeprobe.plugin.budget import Budget
 from pytest_codeprobe.plugin.canary import BuiltInCanary
 from pytest_codeprobe.plugin.checks import named_snapshot
+from pytest_codeprobe.plugin.conftests import load_for_plan
 from pytest_codeprobe.plugin.ending import Ending
 from pytest_codeprobe.plugin.gate import Gate
 from pytest_codeprobe.plugin.last_resort import LastResort
@@ -56,7 +57,7 @@ class Controller:
         self.last_resort = LastResort(live, self.book)
         self.canary = self.ending.canary = BuiltInCanary(live, self.book)
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
-        self._closed = self._interrupt_told = False
+        self._closed = self._interrupt_told = self._begun = False
         self._done = threading.Event()
         self._follower: threading.Thread | None = None
         self.look: Callable[[], None] = lambda: None  #: what else the follower does each time; must neither wait nor raise
@@ -85,10 +86,16 @@ class Controller:
         self.live.experiment.warn_of_none()
         self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
         self._follower.start()
+
+    def begin(self) -> None:
+        """The header line is printed: what has to be done before the first trial."""
+        if self._begun or self._follower is None:
+            return
+        self._begun = True
         self.canary.run()
-        if self.canary.failure is not None:
+        if self.canary.forbids:
             self.gate.fell()
-            self.ending.raised.append(self.canary.failure)
+        self.ending.raised += [self.canary.failure] if self.canary.failure is not None else []
 
     def _check_agents(self) -> None:
         """Refuse before anything is paid: an agent of the plan whose CLI or credentials are missing here, and to pay for all twice."""
@@ -98,6 +105,8 @@ class Controller:
             )
             raise refused(error, self.config) from error
         try:
+            if self.state.xdist:
+                load_for_plan(self.live, self.book.plan.values())
             named_snapshot(self.live)
         except CodeprobeError as error:
             raise refused(error, self.config) from error
@@ -161,10 +170,30 @@ class Controller:
     def pytest_collection(self, session: pytest.Session) -> None:
         self.adopt(session)
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self) -> None:
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        """Without xdist: pytest's reporter has printed the header line."""
+        self.begin()
+
+    @pytest.hookimpl(optionalhook=True, wrapper=True)
+    def pytest_xdist_node_collection_finished(self) -> Generator[None, object, object]:
+        """The header line is printed in between, and nothing is scheduled before the last worker's."""
+        self.node_collected()
+        result = yield
+        self.begin()
+        return result
+
+    def node_collected(self) -> None:
+        """A worker has collected: the plan is there."""
         with self.live.interrupts.held():
             self._collected()
+
+    def woken_late(self, session: pytest.Session | None, header: Callable[[], None]) -> None:
+        """By the hook in progress, which goes on to what it has woken by hand."""
+        self.adopt(session)
+        self.node_collected()
+        header()
+        self.begin()
 
     def _collected(self) -> None:
         if (self.ending.task_errors or self.state.module_errors) and not self.ending.went_on() and self.ending.about_tasks():

@@ -18,17 +18,19 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import DRY_RUN
 from pytest_codeprobe.plugin.collect import TaskItem, no_agent
 from pytest_codeprobe.plugin.marked import MARKED
-from pytest_codeprobe.run.asking import ask_versions
+from pytest_codeprobe.run.asking import Answer, ask_versions
 from pytest_codeprobe.run.estimate import History, estimate
 from pytest_codeprobe.text import dollars, span
 from pytest_codeprobe.trial.dry import DryChecks
 
 if TYPE_CHECKING:
+    from pytest_codeprobe.model.agent import Agent
     from pytest_codeprobe.model.trial import Trial
     from pytest_codeprobe.plugin.live import Live
 
 _VERSION_TIMEOUT = 2.0  #: seconds
 _HOOK = "pytest_codeprobe_make_sandbox"
+_VERSIONS = pytest.StashKey[dict[str, Answer]]()
 
 
 class DryRun:
@@ -99,12 +101,24 @@ def _maker_of_sandboxes(live: Live) -> str | None:
 
 def check_versions(live: Live, names: Sequence[str]) -> None:
     """Warn where an agent's CLI does not tell its version: it is there, but may not work."""
-    agents = [live.registry.agent(name) for name in names]
-    unsaid = [a for a in agents if a.executable is not None and (found := a.find(live.context)) and packaged_version(found) is None]
-    for name, answer in ask_versions(unsaid, live.context, _VERSION_TIMEOUT).items():
+    for name, answer in versions(live, [live.registry.agent(name) for name in names]).items():
         if answer.version is None:
             wrong = answer.trouble or f"it names none: {answer.first_line[:200] or 'nothing is printed'}"
             live.warn(f"agent {name}: its version is unknown: `--version`: {wrong}")
+
+
+def versions(live: Live, agents: Sequence[Agent]) -> dict[str, Answer]:
+    """What each agent's CLI says of its version, or its package does, which starts nothing. Each is asked once."""
+    known = live.config.stash.setdefault(_VERSIONS, {})
+    unsaid = []
+    for agent in agents:
+        found = agent.find(live.context) if agent.executable is not None and agent.name not in known else None
+        if found is not None and (version := packaged_version(found)) is not None:
+            known[agent.name] = Answer(version)
+        elif found is not None:
+            unsaid.append(agent)
+    known.update(ask_versions(unsaid, live.context, _VERSION_TIMEOUT))
+    return {agent.name: known[agent.name] for agent in agents if agent.name in known}
 
 
 def packaged_version(program: str) -> str | None:
@@ -135,7 +149,7 @@ def estimated(live: Live) -> dict[str, Any] | None:
             return not agent.is_session and not agent.calls_model
         return False
 
-    return estimate(trials, history, parallel=_parallel(live), is_free=is_free)
+    return estimate(trials, history, parallel=_parallel(live), is_free=is_free, canaries=controller.canary.foretold())
 
 
 def _parallel(live: Live) -> int:

@@ -281,12 +281,13 @@ class Live:
             return False
         if self.state.default_place:
             prepare_place_shared(self.state.run_dir)
+        from pytest_codeprobe.plugin.canary import configuration_of
         from pytest_codeprobe.run.plan import make_plan, planned
 
         listed = []
         for holder, start in zip(given, starts, strict=True):
             trial = holder.make_trial()
-            listed.append(planned(trial, starts=start))
+            listed.append(planned(trial, starts=start, configuration=configuration_of(self, trial)))
             for note in trial.notes if start else ():
                 self.warn(note)  # once for a run, however many tasks it holds for
         try:
@@ -342,8 +343,8 @@ class Live:
     def late_node_collected(self) -> None:
         """pytest_sessionstart is over: hand over what it would have brought. The hook in progress goes on to the controller by hand."""
         assert self.controller is not None
-        self.controller.adopt(_session_of(self.config))
-        self.controller.pytest_xdist_node_collection_finished()
+        terminal: Any = self.config.pluginmanager.get_plugin("codeprobe-terminal")
+        self.controller.woken_late(_session_of(self.config), terminal.pytest_xdist_node_collection_finished)
 
     def late_report(self, report: pytest.CollectReport | pytest.TestReport) -> None:
         """The first report that is about a task: pluggy does not call hooks of plugins that are registered during a call."""

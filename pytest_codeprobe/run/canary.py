@@ -1,13 +1,10 @@
 """The canary: a small built-in task whose outcome is known beforehand, so that a broken set-up is found before it is paid for.
 
-The agent writes a nonce, made for this run, into a file through its own tools and repeats it in its answer. It is run and graded
-as any trial, but stands in no plan and in no count.
+It is run and graded as any trial, but stands in no plan and in no count. What is asked: run/known_task.py.
 """
 
 from __future__ import annotations
 
-import json
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -15,61 +12,65 @@ from typing import Any, Literal
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.clock import stamp
-from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
+from pytest_codeprobe.model.config import RunLimits
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import TrialResult, Usage
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.run.asking import Answer, ask_versions
+from pytest_codeprobe.run.asking import Answer
+from pytest_codeprobe.run.configuration import canary_agent, canary_sandbox
+from pytest_codeprobe.run.known_task import known_task
 from pytest_codeprobe.run.proofs import Fingerprint, Key, Proof, ProofStore, plugin_major, system
+from pytest_codeprobe.text import one_line
 from pytest_codeprobe.trial.run import MakeSandbox
 from pytest_codeprobe.trial.run import run as run_trial
 
 Mode = Literal["off", "auto", "require", "renew"]
-#: proved: done in this run; stored: by an earlier one; stopped: by the run, before there was a verdict
-State = Literal["proved", "stored", "failed", "stopped", "not_needed"]
-TIMEOUT, TURNS = 120.0, 5
-FILE = "codeprobe-canary.txt"
-_VERSION_TIMEOUT = 10.0  #: seconds for all CLIs; a machine may be busy, and no answer is another fingerprint
-#: of an agent's settings, what says how it is started; what a task says of its own work is none of the canary's business
-_SETTINGS = ("type", "model", "permission_mode", "args", "command", "effort", "max_thinking_tokens", "env", "project_settings")
-_KEPT_LIMITS = ("setup_timeout", "provider_patience", "max_usd", "max_total_tokens")
+#: proved: done in this run; stored: by an earlier one; stopped: by the run, before there was a verdict; due: a dry run foretells it
+State = Literal["proved", "stored", "failed", "stopped", "due", "not_needed"]
+Ask = Callable[[Sequence[Agent]], Mapping[str, Answer]]  #: versions of CLIs, by the agents' names; those without one are left out
+_WIDENED = ("setup_timeout", "provider_patience", "max_usd", "max_total_tokens")
 
 
-def canary_trial(sample: Trial, key: Key, nonce: str) -> Trial:
+def canary_trial(sample: Trial, key: Key, agent: Agent, limits: RunLimits) -> Trial:
     """The built-in task for the agent, and in the kind of sandbox, of another trial."""
-    names = [*_SETTINGS, key.agent]
-    settings = {name: value for name, value in sample.agent.model_dump(exclude_unset=True).items() if name in names}
-    sandbox = sample.sandbox.model_dump(include={"driver", "network", "env", "env_passthrough", "limits", "docker"}, exclude_unset=True)
-    limits = sample.limits.model_dump(include=set(_KEPT_LIMITS), exclude_unset=True)
-    return Trial(
+    base = Trial(
         node_id=f"canary::{key.name}",
         task_id="canary",
         folder=f"_canary/{key.name}",
         task_file=sample.task_file,
         line=sample.line,
-        prompt=(
-            f"Use your tools to write the text {nonce} into a new file called {FILE} in your current directory. "
-            f"When the file is there, answer with that text and nothing else: {nonce}"
-        ),
+        prompt=None,
         description="canary",
-        agent=AgentConfig.model_validate(settings),
-        sandbox=SandboxConfig.model_validate(sandbox),
-        limits=RunLimits.model_validate({**limits, "task_timeout": TIMEOUT, "max_turns": TURNS}),
-        criteria=(
-            {"type": "file_contains", "path": FILE, "includes": [nonce]},
-            {"type": "answer_contains", "includes": [nonce]},
-        ),
+        agent=canary_agent(sample.agent),
+        sandbox=canary_sandbox(sample.sandbox),
+        limits=limits,
+        criteria=(),
     )
+    return known_task(agent, base, "canary")
 
 
-def probe(sample: Trial, key: Key, context: Context, make_sandbox: MakeSandbox) -> TrialResult:
-    """Run the built-in task once, as `sample` would be started. Its record, which is in the run dir too; no proof is made of it."""
-    return run_trial(canary_trial(sample, key, f"canary-{secrets.token_hex(8)}"), context, make_sandbox)
+def widest(limits: Iterable[Mapping[str, Any]]) -> RunLimits:
+    """Limits of a canary, from those of the trials that it stands for: what one of them may take, it may take."""
+    given = list(limits)
+    found = {}
+    for name in _WIDENED:
+        values = [one.get(name) for one in given]
+        if values and None not in values:
+            found[name] = max(value for value in values if value is not None)
+    return RunLimits.model_validate(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A trial that a canary stands for, with the limits of all that it stands for."""
+
+    trial: Trial
+    limits: RunLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one (agent, model, driver)."""
+    """What became of one key."""
 
     key: Key
     state: State
@@ -85,6 +86,7 @@ class Outcome:
             "agent": self.key.agent,
             "model": self.key.model,
             "driver": self.key.driver,
+            "configuration": dict(self.key.configuration),
             "state": self.state,
             "proof": self.proof,
             "proved_at": self.proved_at,
@@ -99,80 +101,109 @@ class Outcome:
 
 
 class Canary:
-    """Decides, for each (agent, model, driver) of a run, whether it needs the canary; runs those that do, one after the other."""
+    """Decides for each key of a run whether it needs the canary; runs those that do, one after the other.
 
-    def __init__(self, mode: Mode, context: Context, make_sandbox: MakeSandbox, warn: Callable[[str], None]) -> None:
-        self.mode, self._context, self._make_sandbox, self._warn = mode, context, make_sandbox, warn
-        self._store = ProofStore(context.rootdir)
-        self._due: list[tuple[Trial, Outcome]] = []
+    `dry`: nothing is run, and a CLI that does not tell its version is no reason to refuse.
+    """
+
+    def __init__(
+        self, mode: Mode, context: Context, make_sandbox: MakeSandbox, warn: Callable[[str], None], ask: Ask, *, dry: bool = False
+    ) -> None:
+        self.mode, self._context, self._make_sandbox, self._warn, self._ask, self._dry = mode, context, make_sandbox, warn, ask, dry
+        self.store = ProofStore(context.rootdir)
+        self._due: list[tuple[Sample, Outcome]] = []
         self.outcomes: list[Outcome] = []
-        self.failure: CodeprobeError | None = None  #: CANARY_PROOF_FAILED, of the first that failed
+        self.failure: CodeprobeError | None = None  #: of the first that failed
+        self.forbids = False  #: nothing else may start: one has failed, or could not be run
 
-    def examine(self, samples: Mapping[Key, Trial]) -> None:
+    def examine(self, samples: Mapping[Key, Sample]) -> None:
         """Before anything is run: CANARY_PROOF_REQUIRED or CANARY_MISMATCH where the run is to be refused."""
         agents = {key: self._context.registry.agent(key.agent) for key in samples}
         needed = {key: agent for key, agent in agents.items() if agent.calls_model and agent.is_session}
-        versions = ask_versions(_once(needed.values()), self._context, _VERSION_TIMEOUT)
+        versions = self._ask(list({agent.name: agent for agent in needed.values()}.values()))
         for key, sample in samples.items():
             if key not in needed:
                 self.outcomes.append(Outcome(key=key, state="not_needed"))
                 continue
-            outcome = self._examined(key, self._fingerprint(sample, agents[key], versions.get(agents[key].name)))
+            outcome = self._examined(key, versions.get(agents[key].name))
             self.outcomes.append(outcome)
-            if outcome.state == "stopped":  # until it has run
+            if outcome.state in ("stopped", "due"):
                 self._due.append((sample, outcome))
 
-    def _fingerprint(self, sample: Trial, agent: Agent, said: Answer | None) -> Fingerprint:
-        return Fingerprint(
-            agent_version=said.version if said is not None else None,
-            arguments=tuple(self._context.redactor.text(text) for text in _arguments(sample.agent, agent, self._context.options.backend)),
-            os=system(),
-            plugin_major=plugin_major(),
-        )
-
-    def _examined(self, key: Key, fingerprint: Fingerprint) -> Outcome:
-        due = Outcome(key=key, state="stopped", fingerprint=fingerprint)
-        found = self._store.read(key)
+    def _examined(self, key: Key, said: Answer | None) -> Outcome:
+        unknown = _unknown(key, said)
+        if unknown is not None and not self._dry:
+            raise unknown
+        version = None if said is None else said.version or one_line(self._context.redactor.text(said.first_line), 100) or None
+        fingerprint = None if unknown is not None else Fingerprint(agent_version=version, os=system(), plugin_major=plugin_major())
+        due = Outcome(key=key, state="due" if self._dry else "stopped", fingerprint=fingerprint)  # until it has run
+        found = self.store.read(key)
         if self.mode == "renew":
             return due
         if isinstance(found, Proof):
-            if differences := found.fingerprint.differences(fingerprint):
-                raise _mismatch(key, self._store.shown(key), differences)
-            return replace(due, state="stored", proof=self._store.shown(key), proved_at=found.proved_at)
+            if fingerprint is None:
+                self._warn(f"whether {self.store.shown(key)} still holds can't be told: the version of agent {key.agent} is unknown")
+            elif differences := found.fingerprint.differences(fingerprint):
+                raise _mismatch(key, self.store.shown(key), differences)
+            return replace(due, state="stored", proof=self.store.shown(key), proved_at=found.proved_at)
         if self.mode == "require":
-            why = f"there is no proof of {key}" if found is None else f"the proof of {key} {found}"
-            raise CodeprobeError(
-                "CANARY_PROOF_REQUIRED",
-                f"{why}: {self._store.shown(key)}",
-                remediation="Run with --codeprobe-canary auto, which makes the proof with one small task before anything else.",
-                detail={"agent": key.agent, "model": key.model, "driver": key.driver, "proof": self._store.shown(key)},
-            )
+            raise self._required(key, found)
         if found is not None:
-            self._warn(f"{self._store.shown(key)} {found}; the canary runs again")
+            self._warn(f"{self.store.shown(key)} {found}; the canary runs again")
         return due
 
-    def run(self) -> None:
-        """Run what is due; after the first failure, or where the run is told to stop, nothing more."""
+    def _required(self, key: Key, found: str | None) -> CodeprobeError:
+        why = f"there is no proof of {key}" if found is None else f"the proof of {key} {found}"
+        alike = next((proof.key for proof in self.store.others(key.agent) if proof.key.is_like(key) and proof.key != key), None)
+        differs = key.differs_in(alike) if alike is not None else []
+        but = f"; there is one that differs in {', '.join(differs)}" if differs else ""
+        return CodeprobeError(
+            "CANARY_PROOF_REQUIRED",
+            f"{why}: {self.store.shown(key)}{but}",
+            remediation="Run with --codeprobe-canary auto, which makes the proof with one small task before anything else.",
+            detail={**_names(key), "proof": self.store.shown(key), "differs_in": differs},
+        )
+
+    def foretold(self) -> list[Mapping[str, Any]]:
+        """Of each that a dry run has found to be due: cost, tokens and time of the last that is most alike; an empty one if unknown."""
+        told: list[Mapping[str, Any]] = []
+        for _, outcome in self._due:
+            known = sorted(self.store.others(outcome.key.agent), key=lambda proof: _distance(outcome.key, proof.key))
+            told.append(known[0].model_dump(include={"cost_usd", "tokens", "duration_seconds"}) if known else {})
+        return told
+
+    def run(self, began: Callable[[Outcome], None], ended: Callable[[Outcome], None]) -> None:
+        """Run what is due; after the first failure, or where the run is told to stop, nothing more. Tells of each before and after."""
         for sample, outcome in self._due:
-            if self.failure is not None or self._context.stops.forbids_start(outcome.key.agent) is not None:
+            if self.forbids or self._context.stops.forbids_start(outcome.key.agent) is not None:
                 return
-            done = self._ran(outcome, probe(sample, outcome.key, self._context, self._make_sandbox))
+            began(outcome)
+            done = self._ran(outcome, self._result(sample, outcome.key))
             self.outcomes[self.outcomes.index(outcome)] = done
+            ended(done)
+
+    def _result(self, sample: Sample, key: Key) -> TrialResult:
+        context, agent = self._context, self._context.registry.agent(key.agent)
+        if context.snapshot is not None:
+            context = replace(context, snapshot=replace(context.snapshot, bare=True))
+        return run_trial(canary_trial(sample.trial, key, agent, sample.limits), context, self._make_sandbox)
 
     def _ran(self, outcome: Outcome, result: TrialResult) -> Outcome:
         key = outcome.key
         if result.status == "passed":
             return self._keep(replace(outcome, state="proved", result=result), result)
         if result.status in ("not_run", "skipped"):
-            if self._context.stops.forbids_start(key.agent) is None:  # else the whole run hears of it; here, of this canary alone
+            # the whole run may hear of it, or this canary alone: what has no proof is not paid for
+            self.forbids = True
+            if result.reason not in ("budget", "time") and self._context.stops.forbids_start(key.agent) is None:
                 self.failure = _failed(key, result)
             return replace(outcome, result=result)
         if result.status == "failed":  # an error says nothing of what the agent can do
             try:
-                self._store.remove(key)
+                self.store.remove(key)
             except OSError as error:
-                self._warn(f"{self._store.shown(key)} can't be removed: {error.strerror}")
-        self.failure = _failed(key, result)
+                self._warn(f"{self.store.shown(key)} can't be removed: {error.strerror}")
+        self.failure, self.forbids = _failed(key, result), True
         return replace(outcome, state="failed", result=result)
 
     def _keep(self, outcome: Outcome, result: TrialResult) -> Outcome:
@@ -182,18 +213,20 @@ class Canary:
             agent=key.agent,
             model=key.model,
             driver=key.driver,
+            configuration=dict(key.configuration),
             fingerprint=outcome.fingerprint,
             run_id=self._context.run_id,
             proved_at=now,
             duration_seconds=result.duration_seconds,
             cost_usd=result.cost_usd,
+            tokens=result.usage.total_tokens,
         )
         try:
-            self._store.write(key, proof)
+            self.store.write(key, proof)
         except OSError as error:  # the agent has shown what it can; the next run asks again
-            self._warn(f"the canary's proof can't be kept: {self._store.shown(key)}: {error.strerror}")
+            self._warn(f"the canary's proof can't be kept: {self.store.shown(key)}: {error.strerror}")
             return outcome
-        return replace(outcome, proof=self._store.shown(key), proved_at=now)
+        return replace(outcome, proof=self.store.shown(key), proved_at=now)
 
     def usages(self) -> list[Usage]:
         """Tokens and money of what was run."""
@@ -204,55 +237,45 @@ class Canary:
         return {"mode": self.mode, "proofs": [outcome.as_json() for outcome in self.outcomes]}
 
 
-def _arguments(config: AgentConfig, agent: Agent, backend: str | None) -> Iterable[str]:
-    """How the adapter starts the agent, as far as tasks and command line have a say in it."""
-    values: dict[str, Any] = {name: getattr(config, name) for name in _SETTINGS if name not in ("type", "model", "env")}
-    defaults = AgentConfig.model_fields
-    for name, value in values.items():
-        if name == "permission_mode" or value != defaults[name].default:
-            yield f"{name}={_text(value)}"
-    if table := config.table(agent.name):
-        yield f"{agent.name}={_text(table)}"
-    if backend is not None and backend != "direct":
-        yield f"backend={backend}"
+def _names(key: Key) -> dict[str, Any]:
+    return {"agent": key.agent, "model": key.model, "driver": key.driver}
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+def _distance(key: Key, other: Key) -> tuple[bool, bool, int]:
+    return key.model != other.model, key.driver != other.driver, len(key.differs_in(other))
 
 
-def _once(agents: Iterable[Agent]) -> Sequence[Agent]:
-    return list({agent.name: agent for agent in agents}.values())
-
-
-def _mismatch(key: Key, proof: str, differences: Mapping[str, Mapping[str, Any]]) -> CodeprobeError:
-    shown = "; ".join(f"{name.replace('_', ' ')}: {_shown(pair['old'])} -> {_shown(pair['new'])}" for name, pair in differences.items())
+def _unknown(key: Key, said: Answer | None) -> CodeprobeError | None:
+    """A proof holds for a version: one that nobody knows can neither be compared nor kept."""
+    if said is None or said.version is not None or (said.trouble is None and said.first_line):
+        return None
     return CodeprobeError(
-        "CANARY_MISMATCH",
-        f"the proof of {key} was made under other circumstances: {shown}",
-        detail={"agent": key.agent, "model": key.model, "driver": key.driver, "proof": proof, "differences": dict(differences)},
+        "NO_BACKENDS_CONFIGURED",
+        f"agent {key.agent}: `--version` of its CLI: {said.trouble or 'nothing is printed'}; the canary's proof holds for one version",
+        remediation="See whether the CLI answers to --version here; a machine that is too busy may answer later.",
+        detail={"agent": key.agent},
     )
 
 
-def _shown(value: Any) -> str:
-    if value is None:
-        return "unknown"
-    return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
+def _mismatch(key: Key, proof: str, differences: Mapping[str, Mapping[str, Any]]) -> CodeprobeError:
+    told = [f"{name.replace('_', ' ')}: {pair['old'] or 'unknown'} -> {pair['new'] or 'unknown'}" for name, pair in differences.items()]
+    return CodeprobeError(
+        "CANARY_MISMATCH",
+        f"the proof of {key} was made under other circumstances: {'; '.join(told)}",
+        detail={**_names(key), "proof": proof, "differences": dict(differences)},
+    )
 
 
 def _failed(key: Key, result: TrialResult) -> CodeprobeError:
-    why = f"{result.code}: {result.reason}" if result.code else result.reason or result.status
+    """What kept it from a verdict, by its own code; CANARY_PROOF_FAILED where it has one, and it is not the right one."""
+    place = {**_names(key), "canary": True, "status": result.status, "reason": result.reason, "folder": result.folder}
+    if result.code is not None:
+        message = f"in the canary of {key}: {result.reason or result.code}; nothing else was started"
+        return CodeprobeError(result.code, message, remediation=result.remediation, detail={**result.detail, **place})
+    limit = f" (stopped at {result.limit_hit.name} = {result.limit_hit.value:g})" if result.limit_hit is not None else ""
     return CodeprobeError(
         "CANARY_PROOF_FAILED",
-        f"{key} did not do the canary's task: {why}",
+        f"{key} did not do the canary's task: {result.reason or result.status}{limit}",
         remediation="Run `codeprobe doctor`, and look at the canary's folder; nothing else was started.",
-        detail={
-            "agent": key.agent,
-            "model": key.model,
-            "driver": key.driver,
-            "status": result.status,
-            "trial_code": result.code,
-            "reason": result.reason,
-            "folder": result.folder,
-        },
+        detail=place,
     )

@@ -60,12 +60,6 @@ def record(trial: Trial, context: Context, make_sandbox: MakeSandbox) -> Capabil
     agent = context.registry.agent(trial.agent.type or "")
     if agent.endpoint_variable is None:
         raise _silent(agent, "it has no event for that")
-    if context.options.backend not in (None, "direct"):
-        raise CodeprobeError(  # a cloud has an address of its own, and would be asked and paid
-            "USAGE_ERROR",
-            f"capabilities are recorded without a model, and {context.options.backend} could be reached all the same",
-            remediation="Leave --codeprobe-backend and API_BACKEND out: what an agent can use does not depend on them.",
-        )
     if (missing := agent.unavailable(context, frozenset(trial.agent.env))) is not None:
         raise missing
     with socket.socket() as closed:  # bound, so that nobody else gets it, and not listening
@@ -75,6 +69,13 @@ def record(trial: Trial, context: Context, make_sandbox: MakeSandbox) -> Capabil
         sandbox = make_sandbox(trial, context)
         try:
             sandbox.prepare()
+            if (why := agent.paid_anyway(trial, context, sandbox.workspace)) is not None:
+                raise CodeprobeError(
+                    "USAGE_ERROR",
+                    f"capabilities are recorded without a model, but {why}",
+                    remediation="Leave that out for the recording: what an agent can use does not depend on where its model is.",
+                    detail={"agent": agent.name},
+                )
             return _heard(agent, trial, context, sandbox)
         finally:
             for left in sandbox.delete():
@@ -101,7 +102,7 @@ def _heard(agent: Agent, trial: Trial, context: Context, sandbox: Sandbox) -> Ca
     if found is None or not found.tools:
         why = outcome.end.reason or outcome.stderr_tail.strip().rpartition("\n")[2] or "it said nothing"
         raise _silent(agent, one_line(context.redactor.text(why), 300))
-    return found
+    return found.model_copy(update={"asked_model": trial.agent.model})
 
 
 def _until_told(parser: SessionParser) -> str | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pytest_codeprobe.run.known_task import TIMEOUT
 from pytest_codeprobe.run.plan import PlannedTrial
 
 RUNS = 20  #: the newest runs that count
@@ -24,6 +25,7 @@ _RUN_ID = re.compile(r"\d{8}T\d{9}Z-[a-z0-9]{4}")
 _MAX_RECORD = 4 << 20  #: bytes; what is larger is none of ours
 _MAX_RUN_FILE = 64 << 20
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+_CANARY_SECONDS = 600.0 + TIMEOUT + 300.0  #: to lay out, work and grade
 _DEFAULT_GRADING = 300.0  #: seconds, where a task sets no grading_timeout
 
 
@@ -97,10 +99,18 @@ class History:
             yield record
 
 
-def estimate(trials: Sequence[PlannedTrial], history: History, *, parallel: int, is_free: Callable[[str], bool]) -> dict[str, Any]:
+def estimate(
+    trials: Sequence[PlannedTrial],
+    history: History,
+    *,
+    parallel: int,
+    is_free: Callable[[str], bool],
+    canaries: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
     """`data.estimate` of the envelope: trials that would start, `parallel` at a time.
 
-    `is_free`: whether an agent of that name uses no model at all, so that its cost is known to be 0.
+    `is_free`: whether an agent of that name uses no model at all, so that its cost is known to be 0. `canaries`: what each that would
+    run before the first trial took the last time, as far as that is known.
     """
     measured = [history.tasks.get((_task_folder(t), t.agent or ""), _Measured()) for t in trials]
     free = [t.agent is not None and is_free(t.agent) for t in trials]
@@ -109,15 +119,23 @@ def estimate(trials: Sequence[PlannedTrial], history: History, *, parallel: int,
     cost = [nothing if f else Range.of(m.cost_usd, t.limits.get("max_usd")) for t, m, f in all_of]
     times = [Range.of(m.duration_seconds, _longest(t)) for t, m in zip(trials, measured, strict=True)]
     beside = Range.of(history.overheads, 0.0) if history.overheads else nothing
+    first = {name: [_of_canary(canary, name) for canary in canaries] for name in ("tokens", "cost_usd", "duration_seconds")}
     return {
         "trials": len(trials),
         "measured_trials": sum(bool(m.duration_seconds) for m in measured),
         "runs": history.runs,
         "parallel": parallel,
-        "tokens": _sum(tokens).as_json(0, _unknown(tokens)),
-        "cost_usd": _sum(cost).as_json(6, _unknown(cost)),
-        "duration_seconds": _wall(times, beside, parallel).as_json(3, _unknown(times)),
+        "canaries": len(canaries),
+        "tokens": _sum([*tokens, *first["tokens"]]).as_json(0, _unknown(tokens)),
+        "cost_usd": _sum([*cost, *first["cost_usd"]]).as_json(6, _unknown(cost)),
+        "duration_seconds": _sum([_wall(times, beside, parallel), *first["duration_seconds"]]).as_json(3, _unknown(times)),
     }
+
+
+def _of_canary(canary: Mapping[str, Any], name: str) -> Range:
+    """They run one after the other. No limit of money or tokens is theirs; each has one of time."""
+    value = canary.get(name)
+    return Range.of([float(value)] if value is not None else [], _CANARY_SECONDS if name == "duration_seconds" else None)
 
 
 def makespan(durations: Iterable[float], parallel: int) -> float:

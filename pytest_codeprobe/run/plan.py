@@ -34,6 +34,7 @@ class PlannedTrial(Model):
     marked: bool = False
     xfail: str | None = None  #: the task's own reason
     starts: bool = True  #: False: it is known to be skipped
+    configuration: str | None = None  #: how its agent is started, in one word that tells nothing; of a run with a canary
 
     @property
     def is_canary(self) -> bool:
@@ -47,7 +48,7 @@ class PlannedTrial(Model):
         return "held" if status == {"pass": "passed", "fail": "failed"}.get(self.expect) else "fell"
 
 
-def planned(trial: Trial, *, starts: bool = True) -> PlannedTrial:
+def planned(trial: Trial, *, starts: bool = True, configuration: str | None = None) -> PlannedTrial:
     """The plan's line of a trial."""
     return PlannedTrial(
         node_id=trial.node_id,
@@ -67,6 +68,7 @@ def planned(trial: Trial, *, starts: bool = True) -> PlannedTrial:
         marked=trial.marked,
         xfail=trial.xfail,
         starts=starts,
+        configuration=configuration,
     )
 
 

@@ -30,12 +30,15 @@ class DriftCheck:
         return None
 
     def _compared(self, now: Capabilities) -> Comparison:
-        config = self.trial.agent
+        config, known = self.trial.agent, self.snapshot.content
+        if self.snapshot.bare:
+            known, now = known.without_servers(), now.without_servers()
         return compare(
-            self.snapshot.content,
+            known,
             now,
             removed=lambda tool: self.agent.takes_away(config, tool),
             own_servers=frozenset(config.mcp_servers or ()),
+            asked_model=config.model,
         )
 
     def end(self, end: SessionEnd, parser: SessionParser) -> SessionEnd:
@@ -59,9 +62,18 @@ class DriftCheck:
         return f"`{shlex.join([*wanted, '-o', self.snapshot.path])}`."
 
     def warnings(self) -> list[str]:
-        """What the session has beyond the snapshot."""
-        added = self.found.additions() if self.found is not None and not self.found.drifted else ""
-        return [f"agent {self.agent.name} has more than the snapshot {self.snapshot.path}: {added}"] if added else []
+        """What the session has beyond the snapshot, and what could not be compared."""
+        if self.found is None or self.found.drifted or self.snapshot.bare:
+            return []
+        told, asked, known = [], self.trial.agent.model, self.snapshot.content
+        if asked is not None and asked not in (known.asked_model, known.model):
+            told.append(
+                f"agent {self.agent.name} is asked for model {asked}, and the snapshot {self.snapshot.path} holds for "
+                f"{known.model or 'another'}: models are not compared"
+            )
+        if added := self.found.additions():
+            told.append(f"agent {self.agent.name} has more than the snapshot {self.snapshot.path}: {added}")
+        return told
 
 
 def drift_check(snapshot: Snapshot | None, agent: Agent, trial: Trial) -> DriftCheck | None:

@@ -57,6 +57,7 @@ class AnthropicMessages(Protocol):
             session=headers.get("x-claude-code-session-id", ""),
             cwd=found.group(1).strip() if found else "",
             credential=headers.get("x-api-key", bearer),
+            messages=json.dumps(messages),
         )
 
     def whole(self, answer: Answer) -> dict[str, Any]:

@@ -71,9 +71,9 @@ def _filled(value: Any, conversation: Conversation) -> Any:
     if isinstance(value, str):
         if "{cwd}" in value and not conversation.cwd:
             raise ScriptMistake("the script uses {cwd}, but the request names no working directory")
-        nonce = _NONCE.search(conversation.first_message)
+        nonce = _NONCE.search(conversation.first_message) or _NONCE.search(conversation.messages)
         if "{nonce}" in value and nonce is None:
-            raise ScriptMistake("the script uses {nonce}, but there is none in the prompt")
+            raise ScriptMistake("the script uses {nonce}, but there is none in the prompt, nor in what a tool has read")
         return value.replace("{cwd}", conversation.cwd).replace("{nonce}", nonce[0] if nonce else "")
     if isinstance(value, list):
         return [_filled(item, conversation) for item in value]

@@ -18,7 +18,7 @@ class Conversation:
 
     `first_message` is the text of the first user message, `replies` the number of model replies that the request shows, `session` an
     id that stays the same for one run of the agent ("" where the protocol has none), `cwd` the working directory that the agent told
-    ("" if none), `credential` the key that came with the request.
+    ("" if none), `credential` the key that came with the request, `messages` all of them as JSON ("" where no script asks for it).
     """
 
     model: str
@@ -30,6 +30,7 @@ class Conversation:
     session: str
     cwd: str
     credential: str
+    messages: str = ""
 
 
 @dataclass(frozen=True)

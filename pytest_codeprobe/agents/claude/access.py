@@ -25,6 +25,7 @@ _CLOUDS: Mapping[Cloud, tuple[str, str]] = {
     "vertex": ("CLAUDE_CODE_USE_VERTEX", "ANTHROPIC_VERTEX_BASE_URL"),
 }
 _OFF = frozenset({"", "0", "false", "no", "off"})  #: of a switch
+_PROJECT_SETTINGS = ".claude/settings.json"
 _GOOGLE_TOKENS = "oauth2.googleapis.com"
 _LOG_IN = "Log in again with `claude /login`."
 _OTHER_KEY = "Set ANTHROPIC_API_KEY, or log in with `claude /login`."
@@ -95,11 +96,36 @@ def _login_lives(environ: Mapping[str, str]) -> Sequence[CredentialLife]:
     return [CredentialLife(name=name, expires_at=expires, remedy=_LOG_IN)]
 
 
+def _given(trial: Trial, context: Context) -> dict[str, str]:
+    """Variables that the task gives the session, or lets through to it."""
+    passed = {entry.rpartition(":")[2] for entry in trial.sandbox.env_passthrough if not entry.startswith("grader:")}
+    let_through = {name: context.environ[name] for name in passed if name in context.environ}
+    return {**let_through, **trial.sandbox.env, **trial.agent.env}
+
+
+def paid_anyway(trial: Trial, context: Context, settings: Mapping[str, Any], workspace: Path) -> str | None:
+    """What leads the CLI elsewhere than its base URL says: a cloud, or a file of settings whose variables beat those of its environment."""
+    if context.options.backend in _CLOUDS:
+        return f"the backend {context.options.backend} could be reached all the same"
+    sources: dict[str, Mapping[str, Any]] = {"the task": _given(trial, context), "agent.claude.settings": mapping(settings.get("env"))}
+    if trial.agent.project_settings:
+        try:
+            project = json_object((workspace / _PROJECT_SETTINGS).read_bytes())
+        except OSError:
+            project = None
+        sources[f"the workspace's {_PROJECT_SETTINGS}"] = mapping(mapping(project).get("env"))
+    for place, variables in sources.items():
+        on = [switch for switch, _ in _CLOUDS.values() if str(variables.get(switch, "")).strip().lower() not in _OFF]
+        if place != "the task" and BASE_URL in variables:
+            on.append(BASE_URL)
+        if on:
+            return f"{place} sets {on[0]}, and the model behind it could be reached all the same"
+    return None
+
+
 def endpoints(trial: Trial, context: Context) -> Sequence[Endpoint]:
     """The host of the base URL that the session gets, else those of the provider."""
-    declared = {**trial.sandbox.env, **trial.agent.env}
-    passed = {entry.rpartition(":")[2] for entry in trial.sandbox.env_passthrough if not entry.startswith("grader:")}
-    given = {**{name: context.environ[name] for name in passed if name in context.environ}, **declared}
+    given = _given(trial, context)
     cloud = cloud_of(context, given)
     variable = BASE_URL if cloud is None else _CLOUDS[cloud][1]
     url = given.get(variable) or context.environ.get(variable)

@@ -30,6 +30,7 @@ _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 #: `/model` of the CLI: with and without a longer context
 _ALIASES = tuple(word + window for word in ("best", "default", "fable", "haiku", "opus", "opusplan", "sonnet") for window in ("", "[1m]"))
 _MODES = {"default": "manual", "acceptEdits": "acceptEdits", "plan": "plan", "bypassPermissions": "bypassPermissions"}
+_READ_ONLY = ("manual", "plan", "dontAsk")  #: of the CLI's modes: nothing is written unless somebody allows it
 #: nothing but the model's endpoint is asked, nothing is written for the next session, and an outage doesn't last for minutes
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -137,6 +138,14 @@ class Claude(Agent):
         if config.allowed_tools is None:
             return denied
         return denied or not any(covers(rule.partition("(")[0]) for rule in _own_names(config.allowed_tools))
+
+    def may_write(self, config: AgentConfig) -> bool:
+        table = ClaudeTable.model_validate(config.table(self.name))
+        return _permissions(config, table, isolates=False)[0] not in _READ_ONLY
+
+    def paid_anyway(self, trial: Trial, context: Context, workspace: Path) -> str | None:
+        table = ClaudeTable.model_validate(trial.agent.table(self.name))
+        return access.paid_anyway(trial, context, table.settings or {}, workspace)
 
     def command(self, request: SessionRequest) -> SessionCommand:
         config = request.trial.agent

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 from pathlib import Path
 
 from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
 from pytest_codeprobe.model.result import TrialResult
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.run.doctor.check import Check, Subject
+from pytest_codeprobe.run.known_task import known_task
 from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.sandboxes.sweep import new_folder
@@ -17,8 +17,7 @@ from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.text import dollars, span
 from pytest_codeprobe.trial.run import MakeSandbox, run
 
-_NAME, _FILE = "probe", "codeprobe-probe.txt"
-_TIMEOUT, _TURNS = 120.0, 5
+_NAME = "probe"
 
 
 def probe_chosen(subject: Subject, make_sandbox: MakeSandbox) -> Check:
@@ -58,24 +57,21 @@ def _run(subject: Subject, agent: str, folder: Path, make_sandbox: MakeSandbox) 
 
 
 def _trial(subject: Subject, agent: str) -> Trial:
-    """Write a word that nobody can know into a file, through tools, and say it."""
-    options, word = subject.context.options, f"probe-{secrets.token_hex(8)}"
-    held = "max_turns" in subject.context.registry.agent(agent).holds
+    """Nothing but what the command line says of the agent and its sandbox."""
+    options = subject.context.options
     settings = {"type": agent, "model": options.model, "permission_mode": options.permission_mode}
-    return Trial(
+    base = Trial(
         node_id="doctor::probe",
-        task_id="probe",
-        folder="probe",
+        task_id=_NAME,
+        folder=_NAME,
         task_file=str(subject.context.rootdir / "doctor"),  # in no folder of tasks: nothing of theirs counts
-        prompt=(
-            f"Use your tools to write the text {word} into a new file called {_FILE} in your current directory. "
-            f"When the file is there, answer with that text and nothing else: {word}"
-        ),
+        prompt=None,
         agent=AgentConfig.model_validate({name: value for name, value in settings.items() if value is not None}),
         sandbox=SandboxConfig(driver=options.driver or "auto"),
-        limits=RunLimits(task_timeout=_TIMEOUT, max_turns=_TURNS if held else None),
-        criteria=({"type": "file_contains", "path": _FILE, "includes": [word]}, {"type": "answer_contains", "includes": [word]}),
+        limits=RunLimits(),
+        criteria=(),
     )
+    return known_task(subject.context.registry.agent(agent), base, _NAME)
 
 
 def _told(agent: str, record: TrialResult) -> Check:
