@@ -59,11 +59,11 @@ def places(detail: dict[str, Any]) -> list[tuple[str, str | None, str, int | Non
 # ---- who is caught
 
 
-def test_a_grader_that_asks_outside(project: Project, mode: str) -> None:
+def test_a_grader_that_asks_outside(project: Project) -> None:
     """The session and every criterion pass: the trial is an error all the same, keeps its cost, and the others go on."""
     project.task("bad", agent=scripted(WRITE, USAGE), success_criteria=[EXISTS, grader(curl("http://outside.test/x"))])
     project.task("good", agent=scripted(WRITE, USAGE))
-    run = offline_run(project, mode=mode)
+    run = offline_run(project)
     assert run.code == 6
     error = the_error(run)
     assert error["message"] == "tasks/bad.yaml::bad: offline: grader of criterion 2 (run_command) tried outside.test:80"
@@ -81,17 +81,17 @@ def test_a_grader_that_asks_outside(project: Project, mode: str) -> None:
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("kind", ["command", "scripted"])
-def test_an_agent_that_asks_outside(project: Project, mode: str, kind: str) -> None:
+def test_an_agent_that_asks_outside(project: Project) -> None:
     work = f"{curl('https://outside.test:8443/x')}; echo done > out.txt"
-    agent = scripted({"run": work}) if kind == "scripted" else {"type": "command", "command": ["sh", "-c", work]}
-    project.task("t", agent=agent)
-    run = project.run("tasks/t.yaml", OFFLINE, JSON, mode=mode).assert_consistent()
+    project.task("a", agent=scripted({"run": work}))
+    project.task("b", agent={"type": "command", "command": ["sh", "-c", work]})
+    run = project.run("tasks/a.yaml", "tasks/b.yaml", OFFLINE, JSON).assert_consistent()
     assert run.code == 6
-    assert places(the_error(run)["detail"]) == [("agent", None, "outside.test", 8443)]
-    record = run.result("t")
-    assert (record["status"], record["phase"], record["attempts"][0]["code"]) == ("error", "session", None)
-    assert "agent tried outside.test:8443" in record["reason"]
+    assert places(the_error(run)["detail"]) == [("agent", None, "outside.test", 8443)] * 2
+    for name in "ab":
+        record = run.result(name)
+        assert (record["status"], record["phase"], record["attempts"][0]["code"]) == ("error", "session", None)
+        assert "agent tried outside.test:8443" in record["reason"]
 
 
 def test_the_commands_of_a_task(project: Project) -> None:
@@ -172,21 +172,22 @@ def test_an_adapter_that_asks_outside(project: Project, alone: tuple[str, ...]) 
     assert places(the_error(run)["detail"]) == [("harness", None, "outside.test", 443)]
 
 
-def test_each_trial_answers_for_itself(project: Project, mode: str) -> None:
-    for number in range(8):
+def test_each_trial_answers_for_itself(project: Project) -> None:
+    for number in range(24):
         work = {"run": curl(f"http://agent{number}.test/")} if number % 2 else {"say": "hello"}
         check = grader(curl(f"http://grader{number}.test/")) if number % 4 else EXISTS
         project.task(f"t{number}", agent=scripted(WRITE, work), success_criteria=[EXISTS, check])
-    run = offline_run(project, mode=mode)
-    for number in range(8):
+    run = offline_run(project, "--codeprobe-jobs=12")
+    run.assert_nothing_left()
+    for number in range(24):
         record = run.result(f"t{number}")
         hosts = [f"agent{number}.test"] * (number % 2) + [f"grader{number}.test"] * bool(number % 4)
         assert [a["host"] for a in record["detail"].get("attempts", ())] == hosts
         assert record["status"] == ("error" if hosts else "passed")
-    assert the_error(run)["count"] == 7 - 1
+    assert the_error(run)["count"] == 18
 
 
-def test_a_marked_test_and_a_rerun(project: Project, mode: str) -> None:
+def test_a_marked_test_and_a_rerun(project: Project) -> None:
     """Neither the test's own outcome nor another try makes it undone."""
     project.task("t", agent=scripted(WRITE, {"run": curl("http://outside.test/")}))
     (project.path / "tasks/t.yaml").rename(project.path / "t.yaml")
@@ -197,14 +198,14 @@ def test_a_marked_test_and_a_rerun(project: Project, mode: str) -> None:
         "@ours\ndef test_fails(codeprobe_score): assert 0\n"
         "@ours\ndef test_skips(codeprobe_session): pytest.skip('enough')\n",
     )
-    run = project.run("test_marked.py", AGENT, OFFLINE, JSON, "--reruns=1", mode=mode).assert_consistent()
+    run = project.run("test_marked.py", AGENT, OFFLINE, JSON, "--reruns=1").assert_consistent()
     assert the_error(run)["count"] == 3
     assert {r["status"] for r in run.envelope["data"]["results"]} == {"error"}
     assert {r["attempts"] for r in run.envelope["data"]["results"]} == {1}
     assert run.code == 6
 
 
-def test_it_beats_what_else_went_wrong(project: Project, mode: str) -> None:
+def test_it_beats_what_else_went_wrong(project: Project) -> None:
     """What an outage looks like may come of our own 403: not tried again, and no other trial is kept from starting."""
     ask = {"run": curl("http://outside.test/")}
     project.task("a-auth", agent=scripted(ask, {"fail": "AUTH_FAILED"}))
@@ -214,7 +215,7 @@ def test_it_beats_what_else_went_wrong(project: Project, mode: str) -> None:
     project.task("e-limit", agent=scripted(ask, {"sleep": 30}), run_limits={"task_timeout": 3, "on_limit": "fail"})
     project.task("f-xfail", agent=scripted(ask), xfail="known gap")
     project.task("g-good", agent=scripted(WRITE))
-    run = offline_run(project, mode=mode)
+    run = offline_run(project, mode="jobs")
     codes = {t: (r["status"], r["code"], len(r["attempts"])) for t in ["a-auth", "b-outage", "c-fails", "d-broken", "e-limit", "f-xfail"]
              for r in [run.result(t)]}  # fmt: skip
     assert set(codes.values()) == {("error", "OFFLINE_NET_ATTEMPT", 1)}, codes
@@ -225,7 +226,7 @@ def test_it_beats_what_else_went_wrong(project: Project, mode: str) -> None:
 # ---- who is not disturbed
 
 
-def test_a_run_with_nothing_forbidden_is_the_same(project: Project, mode: str) -> None:
+def test_a_run_with_nothing_forbidden_is_the_same(project: Project) -> None:
     with LoopbackProxy({}) as web:  # any server would do: what counts is that it is on loopback
         ask = f"{CURL} -o /dev/null -w '%{{http_code}}' http://localhost:{web.port}/x"
         project.task("a", agent=scripted({"run": f"{ask} > out.txt"}, USAGE), success_criteria=[EXISTS, grader(f'test "$({ask})" = 502')])
@@ -236,7 +237,7 @@ def test_a_run_with_nothing_forbidden_is_the_same(project: Project, mode: str) -
         )
         records = []
         for number, flag in enumerate((OFFLINE, "-q")):
-            run = project.run("tasks", AGENT, flag, f"--codeprobe-run-dir=run{number}", mode=mode).assert_consistent()
+            run = project.run("tasks", AGENT, flag, f"--codeprobe-run-dir=run{number}", mode="jobs").assert_consistent()
             assert run.statuses == {"a": "passed", "b": "failed", "h": "passed"}
             records.append({t: comparable(run.result(t)) for t in run.statuses})
             del records[-1]["h"]["criteria"][0]["evidence"]  # pytest's own words, with the time that it took
@@ -247,7 +248,7 @@ def test_a_run_with_nothing_forbidden_is_the_same(project: Project, mode: str) -
         assert records[0] == records[1]
 
 
-def test_allowed_hosts_are_reached_through_the_users_own_proxy(project: Project, mode: str) -> None:
+def test_allowed_hosts_are_reached_through_the_users_own_proxy(project: Project) -> None:
     project.write("pytest.ini", "[pytest]\ncodeprobe_offline = on\ncodeprobe_offline_allow = allowed.test:81 *.inside.test\n")
     with LoopbackProxy({}) as target, LoopbackProxy({"allowed.test:81": target.port, "x.inside.test:80": target.port}) as users:
         asks = "; ".join(f"{CURL} -o /dev/null -w '%{{http_code}} ' http://{host}/x" for host in ("allowed.test:81", "x.inside.test"))
@@ -258,13 +259,13 @@ def test_allowed_hosts_are_reached_through_the_users_own_proxy(project: Project,
         )
         project.task("port", agent=scripted(WRITE, {"run": curl("http://allowed.test/")}))
         project.environment.update(http_proxy=users.url, HTTP_PROXY=users.url)
-        run = project.run("tasks", AGENT, JSON, mode=mode).assert_consistent()
+        run = project.run("tasks", AGENT, JSON).assert_consistent()
         assert run.statuses == {"ok": "passed", "port": "error"}
         assert places(the_error(run)["detail"]) == [("agent", None, "allowed.test", 80)]
         assert sorted(set(users.asked)) == ["allowed.test:81", "x.inside.test:80"]
 
 
-@pytest.mark.parametrize("where", ["flag", "environment", "ini", "console"])
+@pytest.mark.parametrize("where", ["environment", "ini", "console"])
 def test_it_can_be_set_everywhere_and_is_said(project: Project, where: str) -> None:
     project.task("t", agent=scripted(WRITE, {"run": curl("http://outside.test/")}))
     if where == "ini":
@@ -273,7 +274,7 @@ def test_it_can_be_set_everywhere_and_is_said(project: Project, where: str) -> N
         run = project.codeprobe("run", "--agent", "scripted", "--offline", "--no-json")
     else:
         environment = {"CODEPROBE_OFFLINE": "1"} if where == "environment" else {}
-        run = project.run("tasks", AGENT, *([OFFLINE] if where == "flag" else []), env=environment)
+        run = project.run("tasks", AGENT, env=environment)
     assert run.code == 6
     assert "driver auto, offline, run dir" in run.stdout
     assert run.stdout.count("held by proxy variables alone") == 1
@@ -302,17 +303,7 @@ def test_hostile_settings_of_a_task(project: Project) -> None:
     assert places(the_error(run)["detail"]) == [("agent", None, "outside.test", 80)]
 
 
-@pytest.mark.skipif(os.environ.get("CI") is None and len(os.sched_getaffinity(0)) < 2, reason="one core")
-def test_many_at_once(project: Project) -> None:
-    for number in range(48):
-        project.task(f"t{number:02d}", agent=scripted(WRITE, {"run": curl(f"http://h{number:02d}.test/")}))
-    run = project.run("tasks", AGENT, OFFLINE, "--codeprobe-jobs=24", JSON).assert_consistent()
-    assert all(run.result(f"t{n:02d}")["detail"]["host"] == f"h{n:02d}.test" for n in range(48))
-    assert the_error(run)["count"] == 48
-    run.assert_nothing_left()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: str(n.name))
+@pytest.mark.parametrize(("mode", "number"), [("plain", signal.SIGINT), ("xdist", signal.SIGINT), ("jobs", signal.SIGKILL)])
 def test_an_end_while_something_is_tunnelled(project: Project, mode: str, number: signal.Signals) -> None:
     """A tunnel to a server that never answers keeps nothing from ending; what was tried before is told even so."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -370,10 +361,10 @@ def log_in(file: Path, seconds: float) -> None:
     file.write_text(json.dumps({"claudeAiOauth": login}))
 
 
-def test_a_login_that_expires_too_soon_refuses_before_anything_starts(project: Project, mode: str, claude: Path) -> None:
+def test_a_login_that_expires_too_soon_refuses_before_anything_starts(project: Project, claude: Path) -> None:
     log_in(claude, 1800)
     project.task("t", pre_run=[{"command": f"touch {project.marks}/prepared"}])
-    run = project.run("tasks", "--codeprobe-agent=claude", OFFLINE, JSON, mode=mode)
+    run = project.run("tasks", "--codeprobe-agent=claude", OFFLINE, JSON)
     assert run.code == 4
     envelope = run.assert_pure()
     (error,) = envelope["errors"]
@@ -389,15 +380,15 @@ def test_a_login_that_expires_too_soon_refuses_before_anything_starts(project: P
     run.assert_nothing_left()
 
 
-def test_the_same_login_is_good_for_a_shorter_run(project: Project, mode: str, claude: Path) -> None:
+def test_the_same_login_is_good_for_a_shorter_run(project: Project, claude: Path) -> None:
     log_in(claude, 1800)
     project.task("t")
     arguments = ("tasks", "--codeprobe-agent=claude", JSON)
-    run = project.run(*arguments, OFFLINE, "--codeprobe-offline-expected-run-duration=10m", mode=mode).assert_consistent()
+    run = project.run(*arguments, OFFLINE, "--codeprobe-offline-expected-run-duration=10m").assert_consistent()
     assert (run.code, run.statuses) == (0, {"t": "passed"})
-    run = project.run(*arguments, mode=mode, env={"CODEPROBE_OFFLINE": "0"}).assert_consistent()
+    run = project.run(*arguments, env={"CODEPROBE_OFFLINE": "0"}).assert_consistent()
     assert run.code == 0  # not offline: how long it holds is nobody's business
-    run = project.run(*arguments, OFFLINE, mode=mode, env={"ANTHROPIC_API_KEY": "sk-ant-api03-bbbbbbbbbbbb"}).assert_consistent()
+    run = project.run(*arguments, OFFLINE, env={"ANTHROPIC_API_KEY": "sk-ant-api03-bbbbbbbbbbbb"}).assert_consistent()
     assert run.code == 0
 
 

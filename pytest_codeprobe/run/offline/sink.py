@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from pytest_codeprobe.errors import with_frames
 from pytest_codeprobe.run.offline.guard import unheld
-from pytest_codeprobe.run.offline.hosts import Policy, is_loopback
+from pytest_codeprobe.run.offline.hosts import Policy, host_name, is_loopback
 from pytest_codeprobe.run.offline.upstream import Proxy, Upstream
 
 _log = logging.getLogger(__name__)
@@ -36,8 +36,12 @@ _CLOSE_SECONDS = 10.0  #: a name may be being looked up
 _PAUSE = 0.2  #: seconds without taking connections where there are no descriptors for them
 _BACKLOG = 256
 _MOST = 128  #: connections to one port at a time, each with another one to where it leads; descriptors are pytest's, too
-_CONNECT = re.compile(r"CONNECT (?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:]+):(?P<port>\d{1,5}) HTTP/1\.[01]")
-_PLAIN = re.compile(r"(?P<method>[!-~]+) (?P<url>http://\S+) HTTP/1\.[01]", re.IGNORECASE)
+#: some clients leave the brackets of an IPv6 address out
+_CONNECT = re.compile(r"CONNECT (?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s\[\]]+):(?P<port>\d{1,5}) HTTP/1\.[01]", re.IGNORECASE)
+_PLAIN = re.compile(r"(?P<method>[!-~]+) (?P<url>(?P<scheme>http|https|ftp|ws|wss)://\S+) HTTP/1\.[01]", re.IGNORECASE)
+#: what a client may ask a proxy for by URL; of these only http is spoken
+_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443, "ftp": 21}
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _HOP = re.compile(r"(?im)^(?:proxy-[^:\r\n]*|connection|keep-alive):[^\r\n]*\r\n")
 _NO_TRANSPORT = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError)
 
@@ -51,6 +55,7 @@ class _Target:
     url: str = ""
     path: str = ""
     fields: str = ""  #: header lines, those for this connection alone left out
+    spoken: bool = True  #: False: nothing but its place is of interest
 
     def head(self, url: str, login: str) -> bytes:
         """The request's head as the next one gets it. One request for each connection: the client's next may be for another host."""
@@ -207,7 +212,7 @@ class _Connection:
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await asyncio.open_connection(sock=self._connection, limit=_HEAD)
-            target = await self._read(reader)
+            target, rest = await self._read(reader)
             self._asked.set_result(None)
             if target is None:
                 text = "this is a proxy, and it knows CONNECT and http:// only"
@@ -215,8 +220,10 @@ class _Connection:
             elif not self._port.policy.allows(target.host, target.port):
                 text = f"offline, and {target.host}:{target.port} is neither loopback nor allowed"
                 await _answer(reader, writer, "403 Forbidden", text)
+            elif not target.spoken:
+                await _answer(reader, writer, "400 Bad Request", "this proxy knows CONNECT and whole requests for http:// only")
             else:
-                await self._tunnel(target, reader, writer)
+                await self._tunnel(target, rest, reader, writer)
         except _NO_TRANSPORT as error:
             _log.debug("connection ended: %r", error)
         finally:
@@ -227,53 +234,76 @@ class _Connection:
             else:
                 await _close(writer)
 
-    async def _read(self, reader: asyncio.StreamReader) -> _Target | None:
-        """What is wanted, told to the port's owner where it is not allowed; None for what is no request to a proxy."""
-        async with asyncio.timeout(_HEAD_SECONDS):
-            raw = await reader.readuntil(b"\r\n\r\n")
-        target = _parse(raw.decode("latin-1"))
+    async def _read(self, reader: asyncio.StreamReader) -> tuple[_Target | None, bytes]:
+        """What is wanted, told to the port's owner where it is not allowed, and what came behind it; None: no request to a proxy."""
+        head, rest = await _head(reader)
+        target = _parse(head.decode("latin-1"))
         if target is not None and not self._port.policy.allows(target.host, target.port):
             self._port.tried(target.host, target.port)
-        return target
+        return target, rest
 
-    async def _tunnel(self, target: _Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _tunnel(self, target: _Target, rest: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         proxy = None
         if not is_loopback(target.host):  # of the user's proxy that would be another machine's
             proxy = self._port.upstream.proxy_for(target.host, target.port, encrypted=target.tunnel and target.port != 80)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 back, there = await _reach(target, proxy)
-        except _NO_TRANSPORT as error:
+        except (*_NO_TRANSPORT, UnicodeError) as error:  # the latter of names that are none, below a domain that is allowed
             text = f"{target.host}:{target.port} can't be reached: {str(error) or type(error).__name__}"
             await _answer(reader, writer, "502 Bad Gateway", text)
             return
         try:
             if target.tunnel:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            there.write(rest)
             await _both_ways(reader, there, back, writer)
         finally:
             await _close(there)
 
 
+async def _head(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """A request's head, and what came behind it. One that has no end is given as far as it came: whom it asks may stand in it."""
+    head = b""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_HEAD_SECONDS):
+            while (end := _BLANK_LINE.search(head)) is None and len(head) < _HEAD and (data := await reader.read(_CHUNK)):
+                head += data
+            if end is not None:
+                return head[: end.end()].replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"), head[end.end() :]
+    return head[: head.rfind(b"\n") + 1], b""
+
+
 def _parse(head: str) -> _Target | None:
     """The target of a request to a proxy."""
-    line, _, rest = head.partition("\r\n")
+    line, _, rest = head.partition("\n")
+    line, is_whole = line.removesuffix("\r"), rest.endswith("\r\n")
     if found := _CONNECT.fullmatch(line):
         port = int(found["port"])
-        return _Target(found["host"].strip("[]"), port, tunnel=True) if 0 < port < 1 << 16 else None
+        return _Target(_host(found["host"].strip("[]")), port, tunnel=True, spoken=is_whole) if 0 < port < 1 << 16 else None
     found = _PLAIN.fullmatch(line)
     if found is None:
         return None
+    scheme = found["scheme"].lower()
     try:
         parts = urlsplit(found["url"])
-        port = parts.port or 80
+        port = parts.port or _PORTS[scheme]
     except ValueError:
         return None
     if not parts.hostname:
         return None
+    host, spoken = _host(parts.hostname), is_whole and scheme == "http"
     fields = _HOP.sub("", rest)[:-2]
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Target(parts.hostname, port, tunnel=False, method=found["method"], url=found["url"], path=path, fields=fields)
+    return _Target(host, port, tunnel=False, method=found["method"], url=found["url"], path=path, fields=fields, spoken=spoken)
+
+
+def _host(name: str) -> str:
+    """A name out of a head that was read byte by byte: some clients write it in UTF-8."""
+    try:
+        return name.encode("latin-1").decode()
+    except UnicodeError:
+        return name
 
 
 async def _reach(target: _Target, proxy: Proxy | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -291,7 +321,8 @@ async def _reach(target: _Target, proxy: Proxy | None) -> tuple[asyncio.StreamRe
         writer.write(target.head(target.url, login))
         return reader, writer
     try:
-        place = f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
+        host = host_name(target.host)
+        place = f"[{host}]:{target.port}" if ":" in host else f"{host}:{target.port}"
         writer.write(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{login}\r\n".encode("latin-1"))
         answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").partition("\r\n")[0]
         if not re.fullmatch(r"HTTP/1\.[01] 2\d\d(?: .*)?", answer):
