@@ -279,6 +279,9 @@ def test_stopped_at_the_first_401(tmp_path: Path) -> None:
     assert end.code == "AUTH_FAILED"
     assert "401" in (end.reason or "")
     assert "ANTHROPIC_API_KEY" in (end.remediation or "")
+    cloud = Claude().parser(make_request(tmp_path, {"env": {"CLAUDE_CODE_USE_BEDROCK": "1"}}))
+    read(cloud, lines_of(DATA / "claude" / "403.jsonl")[:3])
+    assert "AWS_PROFILE" in (cloud.end(ended(143), stopped_for="auth", stderr_tail="").remediation or "")
 
 
 def test_patience_used_up(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pytest_codeprobe.agents.base import json_object, mapping, text
 from pytest_codeprobe.agents.base.credentials import aws_lives, google_lives, moment, token_expiry
 from pytest_codeprobe.agents.claude import clouds
 from pytest_codeprobe.agents.claude.clouds import Cloud
-from pytest_codeprobe.model.agent import CredentialLife
+from pytest_codeprobe.model.agent import CredentialLife, SessionRequest
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.network import Endpoint
 from pytest_codeprobe.model.trial import Trial
@@ -27,6 +27,11 @@ _CLOUDS: Mapping[Cloud, tuple[str, str]] = {
 _OFF = frozenset({"", "0", "false", "no", "off"})  #: of a switch
 _PROJECT_SETTINGS = ".claude/settings.json"
 _GOOGLE_TOKENS = "oauth2.googleapis.com"
+_RENEW: Mapping[Cloud | None, str] = {
+    None: "Set a valid ANTHROPIC_API_KEY whose account has credit, or log in again with `claude /login`.",
+    "bedrock": "Renew the AWS credentials (AWS_BEARER_TOKEN_BEDROCK, AWS_ACCESS_KEY_ID or AWS_PROFILE), and that they may use the model.",
+    "vertex": "Renew the Google Cloud credentials (GOOGLE_APPLICATION_CREDENTIALS), and that they may use the model in this project.",
+}
 _LOG_IN = "Log in again with `claude /login`."
 _OTHER_KEY = "Set ANTHROPIC_API_KEY, or log in with `claude /login`."
 
@@ -35,6 +40,12 @@ def login_file(environ: Mapping[str, str]) -> Path | None:
     """Where the CLI stores what it needs when its user logs in; it need not exist."""
     folder = environ.get("CLAUDE_CONFIG_DIR") or (f"{environ['HOME']}/.claude" if environ.get("HOME") else None)
     return None if folder is None else Path(folder) / ".credentials.json"
+
+
+def refused_remedy(request: SessionRequest) -> str:
+    """What to do where the provider has refused a session's credential; a sentence."""
+    cloud = cloud_of(request.context, {**request.trial.sandbox.env, **request.trial.agent.env})
+    return _RENEW[cloud]
 
 
 def stored_login(environ: Mapping[str, str]) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_codeprobe.agents.base import BaseParser, amount, count, exit_words, last_words, mapping, no_price, sequence, text
 from pytest_codeprobe.agents.base.transcripts import Draft
+from pytest_codeprobe.agents.claude import access
 from pytest_codeprobe.agents.claude.servers import NOT_THERE, by_hand, capabilities_of
 from pytest_codeprobe.agents.claude.usage import Replies, Reply, final_tokens
 from pytest_codeprobe.model.agent import Agent, Fault, SessionEnd, SessionRequest
@@ -306,8 +307,7 @@ class ClaudeParser(BaseParser):
 
     def _provider_end(self, fault: Fault) -> SessionEnd:
         if fault.kind == "auth":
-            wanted = "Set a valid ANTHROPIC_API_KEY, or log in again with `claude /login`."
-            return SessionEnd(code="AUTH_FAILED", reason=fault.message, remediation=wanted)
+            return SessionEnd(code="AUTH_FAILED", reason=fault.message, remediation=access.refused_remedy(self.request))
         # without a status nobody answered that speaks the provider's language
         way = "Check the way to the model's provider: the network, ANTHROPIC_BASE_URL, proxies, NODE_EXTRA_CA_CERTS. Then run again."
         remedy = None if fault.status is not None else way
