@@ -106,20 +106,20 @@ def test_failures_of_ordinary_tests_count_as_ever(project: Project) -> None:
     assert (done.code, counts(done.envelope)) == (1, {"failed": 1, "not_run": 1})
 
 
-@pytest.mark.parametrize("mode", ["xdist", "jobs"])
-def test_a_marked_test_waits_and_is_a_canary_itself(project: Project, mode: str) -> None:
-    """Under jobs they run in their own set-up, and in the order of the items."""
+@pytest.mark.parametrize("parallel", ["-n1", "--codeprobe-jobs=4"])
+def test_a_marked_test_waits_and_is_a_canary_itself(project: Project, parallel: str) -> None:
+    """Under jobs they run in their own set-up, in the order of the items. A worker's last test before the canary is in its module."""
     project.task("plain", agent=PASS)
     project.task("gate", agent=FAIL, tags=["canary"])
-    text = "import pytest\n"
-    for name in ("plain", "gate"):
-        text += f"@pytest.mark.codeprobe(task='tasks/{name}.yaml')\ndef test_{name}(codeprobe_score): assert codeprobe_score.passed\n"
-    project.write("tests/test_marked.py", text)
-    done = project.run("tests", AGENT, mode=mode, junit=False).assert_consistent()
+    for name, file, first in (("gate", "marked", "def test_first(): pass\n"), ("plain", "other", "")):
+        marked = f"@pytest.mark.codeprobe(task='tasks/{name}.yaml')\ndef test_{name}(codeprobe_score): assert codeprobe_score.passed\n"
+        project.write(f"tests/test_{file}.py", f"import pytest\n{first}{marked}")
+    done = project.run("tests", AGENT, parallel, junit=False).assert_consistent()
     assert {r["node_id"]: r["status"] for r in done.envelope["data"]["results"]} == {
-        "tests/test_marked.py::test_plain": "not_run",
         "tests/test_marked.py::test_gate": "failed",
+        "tests/test_other.py::test_plain": "not_run",
     }
+    assert done.envelope["data"]["ordinary_tests"] == {"passed": 1}
     assert (done.code, codes(done.envelope)) == (6, ["CANARY_GATE_FAILED"])
 
 

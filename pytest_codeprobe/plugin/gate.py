@@ -136,7 +136,7 @@ class Gate:
 
 
 class WorkerGate:
-    """A worker's side, where there are canaries: knows by OVER that they are, passes by those, and starts no other trial before."""
+    """A worker's side, where there are canaries: starts no other trial before OVER, and none of them from then on."""
 
     def __init__(self, canaries: Collection[pytest.Item]) -> None:
         self._canaries = frozenset(canaries)  #: that will start
@@ -151,10 +151,13 @@ class WorkerGate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        if isinstance(item, Between):
-            self._over = self._over or item is self._places[OVER]
-            return True
-        return True if self._over and item in self._canaries else None
+        if not isinstance(item, Between):
+            return None
+        if item is self._places[OVER]:
+            self._over = True
+            # as the next item, a canary that is not run again would keep fixtures alive that the one behind it has no use for
+            item.session.items[:] = [item if one in self._canaries else one for one in item.session.items]
+        return True
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
