@@ -60,8 +60,6 @@ def record(trial: Trial, context: Context, make_sandbox: MakeSandbox) -> Capabil
     agent = context.registry.agent(trial.agent.type or "")
     if agent.endpoint_variable is None:
         raise _silent(agent, "it has no event for that")
-    if (missing := agent.unavailable(context, frozenset(trial.agent.env))) is not None:
-        raise missing
     with socket.socket() as closed:  # bound, so that nobody else gets it, and not listening
         closed.bind(("127.0.0.1", 0))
         env = {**trial.agent.env, agent.endpoint_variable: f"http://127.0.0.1:{closed.getsockname()[1]}"}
@@ -76,6 +74,8 @@ def record(trial: Trial, context: Context, make_sandbox: MakeSandbox) -> Capabil
                     remediation="Leave that out for the recording: what an agent can use does not depend on where its model is.",
                     detail={"agent": agent.name},
                 )
+            if (missing := agent.unavailable(context, frozenset(trial.agent.env))) is not None:
+                raise missing
             return _heard(agent, trial, context, sandbox)
         finally:
             for left in sandbox.delete():

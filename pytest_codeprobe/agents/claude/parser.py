@@ -190,7 +190,7 @@ class ClaudeParser(BaseParser):
         self.doomed = bool(self._servers)
         self.details = {
             "tools": [text(tool)[:_NAME] for tool in sequence(line.get("tools"))][:1000],
-            "mcp_servers": {name[:_NAME]: state[:_NAME] for name, state in list(states.items())[:1000]},
+            "mcp_servers": _some(states),
             "permission_mode": self._mode,
         }
 
@@ -327,7 +327,9 @@ class ClaudeParser(BaseParser):
             names = ", ".join(f"{name} ({state})" for name, state in self._servers.items())
             reason = f"{self._program()}: a declared MCP server was not there at the start: {names}"
             wanted = self.request.redact(by_hand(self.request.trial.agent, self._servers))
-            return SessionEnd(code="AGENT_CRASHED", reason=one_line(reason), remediation=wanted, detail={"mcp_servers": self._servers})
+            return SessionEnd(
+                code="AGENT_CRASHED", reason=one_line(reason), remediation=wanted, detail={"mcp_servers": _some(self._servers)}
+            )
         if self._blocked():
             names = ", ".join(sorted({name for name in self._refused.values() if name}))
             return SessionEnd(code="AGENT_BLOCKED", reason=one_line(f"refused for want of permission: {names}; nothing else was done"))
@@ -375,6 +377,11 @@ def _put(held: dict[str, str], key: str, value: str) -> None:
     """Remember, up to a number that no honest session comes near."""
     if key and (key in held or len(held) < _CALLS_HELD):
         held[key] = value
+
+
+def _some(states: Mapping[str, str]) -> dict[str, str]:
+    """States of servers, as many as any session has."""
+    return {name[:_NAME]: state[:_NAME] for name, state in list(states.items())[:1000]}
 
 
 def _content(content: Any) -> str:
