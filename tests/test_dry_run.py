@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_codeprobe.criteria.command.programs import programs_of
 from pytest_codeprobe.run.estimate import RUNS, History, estimate, makespan
 from pytest_codeprobe.run.plan import PlannedTrial
 from tests.front_door import MODES, Project, Run, scripted
@@ -89,20 +90,12 @@ def test_nothing_starts(project: Project, mode: str) -> None:
     assert [p.name for p in Path(project.environment["TMPDIR"]).iterdir() if not p.name.startswith("pytest-of-")] == []
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_ordinary_tests_alone_do_not_run_either(project: Project, mode: str) -> None:
     project.write("tests/test_own.py", "def test_ordinary(): raise SystemExit(9)\n")
     run = project.run("tests", DRY, mode=mode)
     assert (run.code, run.junit()) == (0, {"test_ordinary": "skipped"})
     assert not (project.path / ".codeprobe").exists()
-
-
-def test_latest_stays_with_the_last_real_run(project: Project, mode: str) -> None:
-    project.task("a", agent=scripted(WRITE))
-    project.run("tasks", AGENT, mode=mode)
-    before = (project.path / ".codeprobe/runs/latest").readlink()
-    project.run("tasks", AGENT, DRY, mode=mode)
-    assert (project.path / ".codeprobe/runs/latest").readlink() == before
-    assert len([p for p in (project.path / ".codeprobe/runs").iterdir() if p.is_dir() and not p.is_symlink()]) == 2
 
 
 @pytest.mark.joint
@@ -116,7 +109,10 @@ def test_the_estimate_holds_what_the_next_run_takes(project: Project, spread: st
     assert cold["duration_seconds"]["low"] == 0
     assert cold["duration_seconds"]["expected"] is None
     project.run("tasks", AGENT, mode=spread)
+    latest = project.path / ".codeprobe/runs/latest"
+    before = latest.readlink()
     told = project.run("tasks", AGENT, DRY, mode=spread).run_dir_of_it().envelope["data"]["estimate"]
+    assert latest.readlink() == before, "a dry run is not the latest"
     assert (told["trials"], told["measured_trials"], told["runs"]) == (3, 3, 1)
     assert told["parallel"] == {"plain": 1, "xdist": 2, "jobs": 4}[spread]
     measured = project.run("tasks", AGENT, mode=spread).assert_consistent().envelope["data"]
@@ -144,36 +140,101 @@ def test_limits_bound_what_nobody_has_measured(project: Project) -> None:
 # ---- what it finds
 
 
-def test_a_missing_driver_is_found(project: Project, mode: str) -> None:
-    project.task("a", agent=scripted(WRITE), sandbox={"driver": "docker"})
-    project.task("b", agent=scripted(WRITE))
-    run = project.run("tasks", AGENT, DRY, mode=mode).run_dir_of_it().assert_consistent()
-    assert (run.code, run.statuses) == (6, {"a": "error", "b": "skipped"})
-    assert [e["code"] for e in run.envelope["errors"]] == ["SANDBOX_UNAVAILABLE"]
-    assert run.envelope["data"]["estimate"]["trials"] == 1
+BROKEN_TEST = "def test_it(:\n    pass\n"
 
 
-def test_a_template_that_cannot_be_laid_out_is_found(project: Project, mode: str) -> None:
-    (project.path / "tasks" / "files").mkdir(parents=True)
-    (project.path / "tasks" / "files" / "out").symlink_to("/etc")
-    for name in ("a", "b"):
+def test_what_would_fail_every_agent_alike_is_found(project: Project) -> None:
+    """Each with the code that the trial would end with; what a session may still bring is a warning. Nothing of it is left."""
+    folder = project.path / "tasks" / "files"
+    folder.mkdir(parents=True)
+    (folder / "out").symlink_to("/etc")
+    project.write("tasks/hidden/test_broken.py", BROKEN_TEST)
+    project.write("tasks/hidden/test_fine.py", "def test_it(): pass\n")
+    command = {"type": "command", "command": ["no-such-cli", "{prompt}"]}
+    bring = [{"command": marking(project, "pre_run")}]
+
+    def hidden(name: str, **more: Any) -> list[dict[str, Any]]:
+        return [{"type": "pytest", "paths": [f"hidden/{name}.py"], **more}]
+
+    project.task("driver", agent=scripted(WRITE), sandbox={"driver": "docker"})
+    for name in ("template-1", "template-2"):
         project.task(name, agent=scripted(WRITE), sandbox={"template_sources": [{"type": "template_dir", "path": "files"}]})
-    real = project.run("tasks", AGENT, mode=mode)
-    run = project.run("tasks", AGENT, DRY, mode=mode).run_dir_of_it().assert_consistent()
-    assert (run.code, run.statuses) == (6, {"a": "error", "b": "error"})
-    assert real.code == run.code
-    assert [e["code"] for e in run.envelope["errors"]] == ["SANDBOX_FAILED"]
+    project.task("syntax", agent=scripted(WRITE), success_criteria=hidden("test_broken"))
+    project.task("requires", agent=scripted(WRITE), success_criteria=hidden("test_fine", requires=["no_such_package"]))
+    project.task("cli", agent=command)
+    project.task("cli-in-workspace", agent={**command, "command": ["./none.sh"]})
+    project.task("cli-by-pre-run", agent=command, pre_run=bring)
+    project.task("disabled", agent=scripted(WRITE), success_criteria=[*hidden("test_fine"), {**hidden("test_broken")[0], "enabled": False}])
+    graders = [{"type": "run_command", "command": line} for line in ("cd /tmp && no-such-tool --check | cat", "no-such-tool || true")]
+    project.task("grader", agent=scripted(WRITE), success_criteria=graders)
+    run = project.run(*sorted(f"tasks/{p.name}" for p in (project.path / "tasks").glob("*.yaml")), DRY).run_dir_of_it().assert_consistent()
+    found = {task: (e["code"], e["reason"]) for task, e in run.finished.items()}
+    assert {task: code for task, (code, _) in found.items()} == {
+        "driver": "SANDBOX_UNAVAILABLE",
+        **dict.fromkeys(("template-1", "template-2"), "SANDBOX_FAILED"),
+        **dict.fromkeys(("syntax", "requires"), "VERIFIER_FAILED"),
+        **dict.fromkeys(("cli", "cli-in-workspace"), "AGENT_CRASHED"),
+        **dict.fromkeys(("cli-by-pre-run", "disabled", "grader")),
+    }
+    assert "does not parse" in found["syntax"][1]
+    assert "the hidden tests need no_such_package" in found["requires"][1]
+    assert "there is no program 'no-such-cli'" in found["cli"][1]
+    assert "there is no program './none.sh'" in found["cli-in-workspace"][1]
+    assert [w for w in run.envelope["warnings"] if "no program" in w] == [
+        "dry run: tasks/grader.yaml::grader: criterion 1 (run_command): there is no program 'no-such-tool' here"
+    ]
+    assert (run.code, run.envelope["data"]["estimate"]["trials"]) == (6, 3)
+    assert not list(project.marks.iterdir())
+    run.assert_nothing_left()
+    assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
 
 
-def test_a_broken_task_and_a_missing_agent_refuse(project: Project, mode: str) -> None:
+@pytest.mark.parametrize("args", [(), (DRY,)])
+def test_why_oracle_skips_a_task_is_said(project: Project, args: tuple[str, ...]) -> None:
+    """On its record, and once for all of them in the summary."""
+    project.task("a", solution={"script": "touch out.txt"})
+    for name in "bc":
+        project.task(name)
+    run = project.run("tasks", "--codeprobe-agent=oracle", *args)
+    run = run.run_dir_of_it().assert_consistent()
+    why = "agent oracle: the task has no solution to apply"
+    assert (run.code, [run.finished[name]["reason"] for name in "bc"]) == (0, [why, why])
+    assert [r["reason"] for r in run.envelope["data"]["results"]][1:] == [why, why]
+    said = f"3 trials: 3 skipped (2 {why}, 1 dry run)" if args else f"3 trials: 1 passed, 2 skipped ({why})"
+    assert said in run.output
+
+
+@pytest.mark.parametrize(
+    ("line", "programs"),
+    [
+        ("make test", ("make",)),
+        ("cd sub && FOO=1 make test | tee log; python -m pytest -q 2>&1", ("make", "tee", "python")),
+        ("./run.sh && /usr/bin/env x && sub/tool", ()),
+        ("test -f a && [ -d b ] && echo 'no && yes'", ()),
+        ("grep -q 'a b' out.txt & wait", ("grep",)),
+        ("which jest || exit 0", ()),
+        ("if make; then true; fi", ()),
+        ("make && for f in *; do cat $f; done", ()),
+        ("x() { y; }; x", ()),
+        ("`tool` && b", ()),
+        ("cat <<E\nmake\nE", ()),
+        ("make 'unfinished", ()),
+        ("", ()),
+    ],
+)
+def test_programs_that_a_command_is_sure_to_start(line: str, programs: tuple[str, ...]) -> None:
+    assert programs_of(line) == programs
+
+
+def test_a_broken_task_and_a_missing_agent_refuse(project: Project) -> None:
     project.task("a")
     empty = {"PATH": str(project.marks), "ANTHROPIC_API_KEY": "sk-some-key-or-other"}
-    run = project.run("tasks", "--codeprobe-agent=claude", DRY, "--codeprobe-json", mode=mode, env=empty, junit=False)
+    run = project.run("tasks", "--codeprobe-agent=claude", DRY, "--codeprobe-json", env=empty, junit=False)
     envelope = run.assert_pure(events=False)
     assert (run.code, [e["code"] for e in envelope["errors"]]) == (4, ["NO_BACKENDS_CONFIGURED"])
     assert (Path(project.path, envelope["data"]["run_dir"]) / "plan.json").exists()
     project.write("tasks/broken.yaml", "task_id: broken\n")
-    run = project.run("tasks", AGENT, DRY, "--codeprobe-json-lines", mode=mode, junit=False)
+    run = project.run("tasks", AGENT, DRY, "--codeprobe-json-lines", junit=False)
     assert (run.code, [e["code"] for e in run.assert_pure()["errors"]]) == (4, ["TASK_INVALID"])
 
 
@@ -219,20 +280,14 @@ def claude(project: Project) -> dict[str, str]:
     return {"PATH": f"{project.scratch / 'bin'}:{os.environ['PATH']}", "ANTHROPIC_API_KEY": "sk-some-key-or-other"}
 
 
-def test_a_hook_that_makes_sandboxes_is_not_called(project: Project, mode: str) -> None:
-    project.task("a", agent=scripted(WRITE), sandbox={"driver": "docker"})
+@pytest.mark.parametrize("mode", ["plain", "xdist"])  # a worker's warning reaches the summary
+def test_neither_a_hook_for_sandboxes_nor_the_canary_runs(project: Project, mode: str) -> None:
+    project.task("a", agent={"type": "command", "command": ["no-such-cli"]}, sandbox={"driver": "docker"})
     project.write("conftest.py", f"def pytest_codeprobe_make_sandbox(): open({str(project.marks)!r} + '/hook', 'w').close()\n")
-    run = project.run("tasks", AGENT, DRY, mode=mode).run_dir_of_it().assert_consistent()
-    assert run.code == 0, run.output
-    assert not list(project.marks.iterdir())
-    assert [w for w in run.envelope["warnings"] if "pytest_codeprobe_make_sandbox in conftest.py, which was not called" in w]
-
-
-def test_the_canary_does_not_run_either(project: Project, mode: str) -> None:
-    project.task("a", agent={"type": "command", "command": ["touch", f"{project.marks}/agent"]})
     run = project.run("tasks", "--codeprobe-agent=command", DRY, "--codeprobe-canary=auto", mode=mode).run_dir_of_it().assert_consistent()
     assert run.code == 0, run.output
     assert not list(project.marks.iterdir())
+    assert [w for w in run.envelope["warnings"] if "pytest_codeprobe_make_sandbox in conftest.py, which was not called" in w]
     assert not (project.path / ".codeprobe" / "canary").exists()
 
 
@@ -245,9 +300,9 @@ def test_all_skipped_is_no_tasks_as_in_the_real_run(project: Project) -> None:
     assert "estimate" in envelope["data"]
 
 
-def test_without_an_agent_there_is_nothing_to_tell(project: Project, mode: str) -> None:
+def test_without_an_agent_there_is_nothing_to_tell(project: Project) -> None:
     project.task("a", agent=scripted(WRITE))
-    run = project.run("tasks", DRY, mode=mode)
+    run = project.run("tasks", DRY)
     assert run.code == 5
     assert not (project.path / ".codeprobe").exists()
     assert "no agent chosen" in run.output
@@ -281,6 +336,20 @@ def past(runs: Path, number: int, **fields: Any) -> Path:
     record = {"status": "passed", "attempts": [{}], "agent": {"name": "claude"}, "cost_usd": 1.0, "duration_seconds": 8.0, "usage": usage}
     (folder / "result.json").write_text(json.dumps({**record, **fields}))
     return folder
+
+
+def test_a_limit_of_tokens_bounds_only_what_counts_in_it(tmp_path: Path) -> None:
+    """What a model reads from a cache is tokens, in the estimate as in the envelope; in `max_total_tokens` only on request."""
+    for counted, may_cache, high in ((None, True, None), (True, True, 500), (False, True, None), (None, False, 500)):
+        limits = {"max_total_tokens": 500, **({"count_cached_input": counted} if counted is not None else {})}
+        told = estimate(
+            [planned("t", **limits)],
+            History.read(tmp_path, [], but=""),
+            parallel=1,
+            is_free=lambda _: False,
+            may_cache=lambda _, cached=may_cache: cached,  # type: ignore[misc]
+        )
+        assert told["tokens"] == {"low": 0, "expected": None, "high": high, "unknown_trials": 1}
 
 
 def ranges(runs: Path, *trials: PlannedTrial, parallel: int = 1) -> dict[str, Any]:

@@ -122,6 +122,10 @@ class Criterion(Model):
         """Look and score."""
         raise NotImplementedError(f"{type(self).__name__}.evaluate")
 
+    def programs(self) -> Sequence[str]:
+        """Names of programs that it is sure to start out of the PATH: a dry run warns of those that are not there."""
+        return ()
+
     def preflight(self, grading: Grading) -> None:
         """Called before the session, with the workspace as the templates make it: find what would fail every agent alike.
 

@@ -74,7 +74,7 @@ class DryRun:
             foreign = _maker_of_sandboxes(self.live)
             if foreign is not None:
                 self.live.warn(f"dry run: sandboxes are made by {_HOOK} in {foreign}, which was not called")
-            self._checks = DryChecks(self.live.context, own_sandboxes=foreign is not None)
+            self._checks = DryChecks(self.live.context, own_sandboxes=foreign is not None, warn=self.live.warn)
         return self._checks.check(trial)
 
 
@@ -149,7 +149,13 @@ def estimated(live: Live) -> dict[str, Any] | None:
             return not agent.is_session and not agent.calls_model
         return False
 
-    return estimate(trials, history, parallel=_parallel(live), is_free=is_free, canaries=controller.canary.foretold())
+    def may_cache(name: str) -> bool:
+        with contextlib.suppress(CodeprobeError):
+            return live.registry.agent(name).calls_model
+        return True
+
+    canaries = controller.canary.foretold()
+    return estimate(trials, history, parallel=_parallel(live), is_free=is_free, may_cache=may_cache, canaries=canaries)
 
 
 def _parallel(live: Live) -> int:

@@ -110,7 +110,7 @@ class Terminal:
     def _trials(self, finals: Sequence[Final]) -> Iterator[str]:
         tally = counts(finals)
         words = [f"{n} {name.removeprefix('tasks_').replace('_', ' ')}" for name, n in tally.items() if n and name != "tasks_total"]
-        words = [word + _reasons(finals) if word.endswith("not run") else word for word in words]
+        words = [f"{word}{_reasons(finals, word.partition(' ')[2].replace(' ', '_'))}" for word in words]
         total = tally["tasks_total"]
         yield f"{total} trial{'s' * (total != 1)}: {', '.join(words)}"
         verdicts = [f for f in finals if f.status in VERDICTS]
@@ -142,8 +142,10 @@ class Terminal:
             yield f"error: {final.node_id}: {final.code}: {one_line(final.reason or '', 160)}"
 
 
-def _reasons(finals: Sequence[Final]) -> str:
-    """Why trials were not run: ` (budget)`, ` (3 budget, 1 interrupted)`."""
-    counts = Counter(one_line(f.reason or "", 40) for f in finals if f.status == "not_run")
+def _reasons(finals: Sequence[Final], status: str) -> str:
+    """Why trials were not run, or skipped: ` (budget)`, ` (3 budget, 1 interrupted)`, ` (agent oracle: the task has no solution)`."""
+    if status not in ("not_run", "skipped"):
+        return ""
+    counts = Counter(one_line(f.reason or "", 80) for f in finals if f.status == status)
     words = [f"{n} {reason}" if len(counts) > 1 else reason for reason, n in counts.most_common(_SHOWN)]
     return f" ({', '.join(words)})" if any(counts) else ""

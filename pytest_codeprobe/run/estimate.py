@@ -105,17 +105,18 @@ def estimate(
     *,
     parallel: int,
     is_free: Callable[[str], bool],
+    may_cache: Callable[[str], bool] = lambda _: True,
     canaries: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """`data.estimate` of the envelope: trials that would start, `parallel` at a time.
 
-    `is_free`: whether an agent of that name uses no model at all, so that its cost is known to be 0. `canaries`: what each that would
-    run before the first trial took the last time, as far as that is known.
+    `is_free`: whether an agent of that name uses no model at all, so that its cost is known to be 0; `may_cache`: whether its model
+    may read from a cache. `canaries`: what each that would run before the first trial took the last time, as far as that is known.
     """
     measured = [history.tasks.get((_task_folder(t), t.agent or ""), _Measured()) for t in trials]
     free = [t.agent is not None and is_free(t.agent) for t in trials]
     nothing, all_of = Range(0.0, 0.0, 0.0), list(zip(trials, measured, free, strict=True))
-    tokens = [nothing if f else Range.of(m.tokens, t.limits.get("max_total_tokens")) for t, m, f in all_of]
+    tokens = [nothing if f else Range.of(m.tokens, _most_tokens(t, may_cache)) for t, m, f in all_of]
     cost = [nothing if f else Range.of(m.cost_usd, t.limits.get("max_usd")) for t, m, f in all_of]
     times = [Range.of(m.duration_seconds, _longest(t)) for t, m in zip(trials, measured, strict=True)]
     beside = Range.of(history.overheads, 0.0) if history.overheads else nothing
@@ -169,6 +170,13 @@ def _wall(times: Sequence[Range], beside: Range, parallel: int) -> Range:
         None if len(expected) < len(times) else (beside.expected or 0.0) + makespan(expected, parallel),
         (beside.high or 0.0) + makespan((r.high or 0.0 for r in times), parallel),  # each has a limit
     )
+
+
+def _most_tokens(trial: PlannedTrial, may_cache: Callable[[str], bool]) -> float | None:
+    """The tokens that its limit allows; None where what is read from a cache does not count in that, and is a token all the same."""
+    counts_all = trial.limits.get("count_cached_input") or not may_cache(trial.agent or "")
+    limit = trial.limits.get("max_total_tokens") if counts_all else None
+    return None if limit is None else float(limit)
 
 
 def _longest(trial: PlannedTrial) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
@@ -11,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from pytest_codeprobe.criteria.base import NotThere, WorkspacePath, broken, compile_pattern, found, listing, locate, read_bytes, read_text
+from pytest_codeprobe.criteria.command.programs import programs_of
 from pytest_codeprobe.criteria.command.reports import BadReport, Report, read_junit, read_tap
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
@@ -80,6 +82,10 @@ class RunCommand(Criterion):
         if self.expected_stdout is not None and self.stdout_match == "regex":
             compile_pattern(self.expected_stdout)
         return self
+
+    def programs(self) -> Sequence[str]:
+        """As far as the text of the command tells."""
+        return programs_of(self.command)
 
     def evaluate(self, grading: Grading) -> Score:
         """1 or 0, or the number that it printed; 0 after a time-out or with an unexpected exit code.
