@@ -13,11 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from pytest_codeprobe import agents
 from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
-from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.context import Context, Registry
+from pytest_codeprobe.model.result import Usage
 from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, ProcessLimits
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.options import RunOptions
 from pytest_codeprobe.sandboxes.keeper import KeptProcess, Spawner
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -36,6 +39,11 @@ class FakeGrading:
     folder: Path
     final_message: str | None = None
     transcript: Transcript | None = None
+    agent: str = "none"
+    usage: Usage | None = None
+    session_seconds: float | None = None
+    cli_calls: bytes | None = None
+    options: RunOptions = field(default_factory=RunOptions)
     changes: Sequence[Change] = ()
     seconds: float = 120.0  #: what is left of grading_timeout
     stop_dir: str = ""  #: the run's folder of stop flags
@@ -72,7 +80,7 @@ class FakeGrading:
             folder="trials/t",
             task_file=str(self.task / "task.yaml"),
             prompt=None,
-            agent=AgentConfig(type="none"),
+            agent=AgentConfig(type=self.agent),
             sandbox=SandboxConfig(),
             limits=RunLimits(),
             criteria=(),
@@ -80,7 +88,10 @@ class FakeGrading:
 
     @property
     def context(self) -> Context:
-        return cast(Context, SimpleNamespace(python=sys.executable, environ={"PATH": os.environ["PATH"]}))
+        registry = Registry(agents={agent.name: agent for agent in agents.BUILTIN}, drivers={}, criteria={})
+        stops = SimpleNamespace(is_raised=lambda _: False)
+        values = {"registry": registry, "options": self.options, "stops": stops}
+        return cast(Context, SimpleNamespace(python=sys.executable, environ={"PATH": os.environ["PATH"]}, **values))
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -29,6 +29,7 @@ class CommandAgent(Agent):
 
     name = "command"
     usage_known = "never"
+    tells_calls = False
     supports = frozenset({"command", "model", "args"})
 
     def problems(self, trial: Trial) -> Sequence[tuple[str, str]]:

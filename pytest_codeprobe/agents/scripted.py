@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 import pytest_codeprobe
 from pytest_codeprobe.agents.base import BaseParser, amount, count, exit_words, last_words, mapping, no_price, text
 from pytest_codeprobe.model.agent import Agent, Fault, SessionCommand, SessionEnd, SessionRequest
-from pytest_codeprobe.model.base import Float, Int, Model, Text
+from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
 from pytest_codeprobe.model.result import Usage
 from pytest_codeprobe.model.sandbox import ProcessExit
 
@@ -25,6 +25,15 @@ class WriteStep(Model):
 
     path: Text = Field(min_length=1)
     content: Text
+
+
+class CallStep(Model):
+    """A tool call that is only said to have been made, and what it answered: nothing is done."""
+
+    tool: Text = Field(min_length=1)  #: a neutral name, or any other, such as `mcp__docs__search`
+    arguments: dict[str, Any] = {}
+    result: Text = ""
+    failed: Flag = False
 
 
 class UsageStep(Model):
@@ -42,6 +51,7 @@ class ScriptedStep(Model):
     write: WriteStep | None = None
     delete: Text | None = Field(default=None, min_length=1)
     run: Text | None = None  #: by `/bin/sh -c` in the workspace
+    call: CallStep | None = None
     say: Text | None = None
     sleep: Float | None = Field(default=None, ge=0, le=_DAY)  #: seconds
     usage: UsageStep | None = None
@@ -69,7 +79,16 @@ class ScriptedAgent(Agent):
     usage_known = "live"
     supports = frozenset({"model"})
     table = ScriptedTable
-    tool_names: ClassVar[Mapping[str, tuple[str, ...]]] = {"write": ("write", "delete"), "shell": ("run",)}
+    tool_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "read": ("read",),
+        "write": ("write", "delete"),
+        "edit": ("edit",),
+        "shell": ("run", "shell"),
+        "search": ("search",),
+        "web": ("web",),
+        "skill": ("skill",),
+        "agent": ("agent",),
+    }
 
     def command(self, request: SessionRequest) -> SessionCommand:
         steps = ScriptedTable.model_validate(request.trial.agent.table(self.name)).steps

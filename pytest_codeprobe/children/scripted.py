@@ -2,7 +2,7 @@
 
 Standard library only; run by path (`python -I -S scripted.py`). Says what it does as NDJSON on standard output, one event at once:
 
-    {"event": "call", "id": "1", "tool": "write" | "delete" | "run", "arguments": {…}}
+    {"event": "call", "id": "1", "tool": "write" | "delete" | "run" | any that a `call` names, "arguments": {…}}
     {"event": "result", "id": "1", "content": "…", "failed": false}
     {"event": "say", "text": "…"}
     {"event": "usage", "usage": {…}}
@@ -119,6 +119,9 @@ def _step(number: int, step: dict[str, Any]) -> int | None:
         _call(number, name, {"path": value})
     elif name == "run":
         _call(number, name, {"command": value})
+    elif name == "call":
+        _emit("call", id=str(number), tool=value["tool"], arguments=value.get("arguments", {}))
+        _emit("result", id=str(number), content=value.get("result", ""), failed=value.get("failed", False))
     elif name == "say":
         _emit("say", text=value)
     elif name == "sleep":

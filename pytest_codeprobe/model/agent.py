@@ -147,6 +147,7 @@ class Agent(ABC):
     executable: ClassVar[str | None] = None  #: program name looked up on PATH; None = built in
     is_session: ClassVar[bool] = True  #: False: nothing that answers or uses tools (oracle, nop, none)
     calls_model: ClassVar[bool] = True  #: a model is paid for; provider_patience is held
+    tells_calls: ClassVar[bool] = True  #: its transcript has the tool calls; False: criteria on these don't apply
     backends: ClassVar[tuple[str, ...]] = ("direct",)  #: values of --codeprobe-backend that it has an environment for
     #: when its parser knows what a session has used: while it runs, so that it can be stopped by it; afterwards; or never
     usage_known: ClassVar[Literal["live", "end", "never"]] = "end"

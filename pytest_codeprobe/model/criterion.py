@@ -13,6 +13,7 @@ from pytest_codeprobe.model.base import Flag, Float, Model, Text
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.context import Context
+    from pytest_codeprobe.model.result import Usage
     from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessLimits
     from pytest_codeprobe.model.transcript import Transcript
     from pytest_codeprobe.model.trial import Trial
@@ -64,6 +65,21 @@ class Grading(Protocol):
         """None where there was no session."""
 
     @property
+    def usage(self) -> Usage | None:
+        """Tokens, money and turns of the session that is graded; None where there was none."""
+
+    @property
+    def session_seconds(self) -> float | None:
+        """How long it took; None where there was none."""
+
+    @property
+    def cli_calls(self) -> bytes | None:
+        """What the programs of `sandbox.record_cli` were called with, a JSON object on each line; None where there are none.
+
+        From the harness itself: no process of the session or of a grader could change it.
+        """
+
+    @property
     def changes(self) -> Sequence[Change]:
         """Paths the session left different from the baseline."""
 
@@ -104,6 +120,7 @@ class Criterion(Model):
 
     default_threshold: ClassVar[float] = 1.0
     default_timeout: ClassVar[float] = 0.0  #: seconds that it may need where `timeout` is not set; 0 = next to none
+    classifies: ClassVar[bool] = False  #: its evidence has `expected_label` and `observed_label`
     needs_session: ClassVar[bool] = False  #: looks at the answer, the transcript or usage
     #: fields that name files or folders beside the task, and what for; the loader makes them absolute and checks them
     task_paths: ClassVar[Mapping[str, str]] = {}

@@ -19,6 +19,7 @@ from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.protect import put_back
+from pytest_codeprobe.trial.session import SessionOutcome
 
 _EPSILON = 1e-9  #: a mean of thirds must reach a threshold that is written as 0.9999…
 DEFAULT_TIMEOUT = 300.0
@@ -65,14 +66,18 @@ class TrialGrading:
         context: Context,
         sandbox: Sandbox,
         place: GradersPlace,
-        final_message: str | None,
+        outcome: SessionOutcome | None,
         transcript: Transcript | None,
         changes: Sequence[Change],
         timeout: float,
         redact: Callable[[str], str],
+        cli_calls: bytes | None = None,
     ) -> None:
         self.trial, self.context, self.workspace, self.template = trial, context, sandbox.workspace, sandbox.template
-        self.final_message, self.transcript, self.changes = final_message, transcript, changes
+        self.final_message = outcome.final_message if outcome is not None else None
+        self.usage = outcome.usage if outcome is not None else None
+        self.session_seconds = outcome.duration if outcome is not None else None
+        self.transcript, self.changes, self.cli_calls = transcript, changes, cli_calls
         self._sandbox, self._place, self._number = sandbox, place, 0
         self._deadline, self._redact = monotonic() + timeout, redact
         self._live: list[Process] = []

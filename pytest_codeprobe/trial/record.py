@@ -186,3 +186,10 @@ def _clean_criterion(result: CriterionResult, clean: Redactor) -> CriterionResul
     if not clean:
         return result
     return result.model_copy(update={"explanation": clean.text(result.explanation), "evidence": clean.json(result.evidence)})
+
+
+def as_ours(raised: BaseException) -> CodeprobeError:
+    """In the place of what an adapter or a criterion must not raise, such as sys.exit(): a fixture that does fails the next item too."""
+    error = CodeprobeError("INTERNAL_ERROR", f"{type(raised).__name__}: {raised}")
+    error.__cause__ = raised
+    return error

@@ -24,7 +24,7 @@ from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.handle import SandboxHandle
 from pytest_codeprobe.trial.preserve import TrialLog
 from pytest_codeprobe.trial.protect import put_back
-from pytest_codeprobe.trial.record import Facts, build_record, classify, phase_of_attempt
+from pytest_codeprobe.trial.record import Facts, as_ours, build_record, classify, phase_of_attempt
 from pytest_codeprobe.trial.session import SessionOutcome
 from pytest_codeprobe.trial.store import AttemptStore
 
@@ -255,7 +255,7 @@ class TrialRun:
                 with self.context.network.acting(self.trial, "harness"):
                     self._stages[stage] = (work(), None)
             except BaseException as raised:  # noqa: BLE001  # raised again below, and whenever the stage is asked again
-                self._stages[stage] = (None, raised if isinstance(raised, (Exception, *self._passes)) else _ours(raised))
+                self._stages[stage] = (None, raised if isinstance(raised, (Exception, *self._passes)) else as_ours(raised))
             self._timings[stage] = round(monotonic() - began - (self._attempts.waited - waited), 4)
         value, error = self._stages[stage]
         if error is not None:
@@ -320,14 +320,16 @@ class TrialRun:
         return verdict
 
     def _grading(self, changes: Sequence[Change], *, timeout: float) -> TrialGrading:
-        message, sandbox = self.outcome.final_message if self.outcome and self.agent().is_session else None, self.current_sandbox()
+        sandbox = self.current_sandbox()
+        outcome = self.outcome if self.agent().is_session else None
+        message = outcome.final_message if outcome else None
         return TrialGrading(
             trial=self.trial,
             context=self.context,
             sandbox=sandbox,
             place=GradersPlace(self.trial, self.context, sandbox, message, self.transcript),
-            final_message=message,
-            transcript=self.transcript if self.agent().is_session else None,
+            outcome=outcome,
+            transcript=self.transcript if outcome else None,
             changes=changes,
             timeout=timeout,
             redact=self._store.clean,
@@ -381,13 +383,6 @@ class TrialRun:
             redactor=self._store.redactor,
             warnings=(*self._store.warnings, *(self.outcome.warnings if self.outcome else ()), *warnings),
         )
-
-
-def _ours(raised: BaseException) -> CodeprobeError:
-    """In the place of what an adapter or a criterion must not raise, such as sys.exit(): a fixture that does fails the next item too."""
-    error = CodeprobeError("INTERNAL_ERROR", f"{type(raised).__name__}: {raised}")
-    error.__cause__ = raised
-    return error
 
 
 def run(trial: Trial, context: Context, make_sandbox: MakeSandbox) -> TrialResult:
