@@ -237,7 +237,7 @@ def test_one_that_can_not_be_used_refuses_the_run(claude: FakeClaude, mode: str,
         claude.project.write("pytest.ini", "[pytest]\ncodeprobe_capabilities = caps.json\n")
     if where == "environment":
         claude.project.environment["CODEPROBE_CAPABILITIES"] = "caps.json"
-    named = [ASKED[0]] if where == "flag" else []
+    named = [ASKED[0]] if where == "flag" else ["--codeprobe-canary=auto"]
     done = claude.project.run("tasks", "--codeprobe-agent=claude", "--codeprobe-json", *named, mode=mode, junit=False)
     (error,) = done.assert_pure(events=False)["errors"]
     assert (error["code"], done.code) == ("USAGE_ERROR", 4)

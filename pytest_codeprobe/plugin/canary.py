@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from pytest_codeprobe.plugin.failure import money
 from pytest_codeprobe.plugin.refusal import refused
 from pytest_codeprobe.run.plan import PlannedTrial
 from pytest_codeprobe.run.proofs import Key
+from pytest_codeprobe.text import Redactor, secret_values
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.agent import Agent
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _VERSION_TIMEOUT = 10.0  #: seconds for all CLIs; a machine may be busy
 _MAKE_SANDBOX = "pytest_codeprobe_make_sandbox"
+_REDACTOR = pytest.StashKey[Redactor]()
 _WORDS = {
     "proved": "proved now",
     "stored": "proved earlier",
@@ -45,9 +48,19 @@ def configuration_of(live: Live, trial: Trial) -> str | None:
     """For the plan: in one word how its agent is started; None without the option."""
     if not is_wanted(live):
         return None
-    from pytest_codeprobe.run.configuration import configuration, digest
+    from pytest_codeprobe.run.configuration import digest
 
-    return digest(configuration(trial, live.state.options.backend, live.context.redactor.text))
+    return digest(_configuration(live, trial))
+
+
+def _configuration(live: Live, trial: Trial) -> dict[str, str]:
+    """Needs no context: that may be what the run is refused for."""
+    from pytest_codeprobe.run.configuration import configuration
+
+    redactor = live.config.stash.get(_REDACTOR, None)
+    if redactor is None:
+        redactor = live.config.stash[_REDACTOR] = Redactor(secret_values(os.environ, live.state.options.secrets))
+    return configuration(trial, live.state.options.backend, redactor.text)
 
 
 class BuiltInCanary:
@@ -97,9 +110,7 @@ class BuiltInCanary:
     def _samples(self) -> dict[Key, Sample]:
         """For each way in which an agent of the plan is started the first trial of that kind, with the limits of all of them."""
         from pytest_codeprobe.run.canary import Sample, widest
-        from pytest_codeprobe.run.configuration import configuration
 
-        live = self._live
         alike: dict[tuple[object, ...], list[PlannedTrial]] = {}
         for trial in self._book.plan.values():
             if trial.starts and trial.agent is not None:
@@ -108,7 +119,7 @@ class BuiltInCanary:
         found: dict[Key, Sample] = {}
         for trials in alike.values():
             sample = self._loaded(trials[0])
-            known = configuration(sample, live.state.options.backend, live.context.redactor.text)
+            known = _configuration(self._live, sample)
             if makers := self._makers(trials[0].task_file):
                 known["sandbox.made_by"] = ", ".join(makers)
             key = Key(str(trials[0].agent), trials[0].model, self._driver(trials[0].driver), tuple(sorted(known.items())))

@@ -24,7 +24,7 @@ def load_for_plan(live: Live, plan: Iterable[PlannedTrial]) -> None:
     """What workers have loaded and the controller needs: makers of sandboxes for the canary, agents that are not built in."""
     from pytest_codeprobe.agents import BUILTIN
 
-    trials = [trial for trial in plan if trial.starts]
+    trials = [trial for trial in plan if trial.starts and not trial.marked]  # above those of a Python test workers load none either
     known = {name for agent in BUILTIN for name in (agent.name, *agent.aliases)}
     if not is_wanted(live):  # workers know the agents that were there when they met the first task
         trials = trials[:1] if any(trial.agent not in known for trial in trials) else []
