@@ -264,7 +264,11 @@ def test_a_conftest_that_only_workers_can_load(claude: FakeClaude) -> None:
 
 @pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_a_person_is_told_below_the_header(claude: FakeClaude, mode: str) -> None:
-    done = claude.project.run("tasks", "--codeprobe-agent=claude", "--codeprobe-canary=auto", mode=mode, junit=False)
+    asked = ["tasks", "--codeprobe-agent=claude", "--codeprobe-canary=auto"]
+    if mode == "xdist":  # whose controller hears of tasks and canary only once workers have collected
+        asked = ["tasks/a.yaml", "tasks/b.yaml"]
+        claude.project.environment["CODEPROBE_CANARY"] = "auto"
+    done = claude.project.run(*asked, mode=mode, junit=False)
     key = r"agent claude \(its default model, driver tempdir\)"
     header, line, summary = (
         re.search(pattern, done.stdout)

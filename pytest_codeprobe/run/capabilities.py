@@ -74,7 +74,7 @@ def record(trial: Trial, context: Context, make_sandbox: MakeSandbox) -> Capabil
                     remediation="Leave that out for the recording: what an agent can use does not depend on where its model is.",
                     detail={"agent": agent.name},
                 )
-            if (missing := agent.unavailable(context, frozenset(trial.agent.env))) is not None:
+            if (missing := agent.unavailable(context, frozenset({*trial.sandbox.env, *trial.agent.env}))) is not None:
                 raise missing
             return _heard(agent, trial, context, sandbox)
         finally:
