@@ -76,7 +76,7 @@ class DryChecks:
         """As the real run asks them before its session: hidden tests that do not parse, packages that they need."""
         place = GradersPlace(trial, self._context, sandbox, None, None)
         grading = TrialGrading(
-            trial=trial, context=self._context, sandbox=sandbox, place=place, final_message=None, transcript=None, changes=(),
+            trial=trial, context=self._context, sandbox=sandbox, place=place, outcome=None, transcript=None, changes=(),
             timeout=_SECONDS, redact=self._context.redactor.text,
         )  # fmt: skip
         for criterion in criteria:
