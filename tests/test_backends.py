@@ -13,7 +13,7 @@ from pytest_codeprobe.agents.claude import Claude
 from pytest_codeprobe.model.agent import SessionCommand
 from pytest_codeprobe.options import RunOptions
 from tests.agent_sessions import make_request
-from tests.front_door import Project
+from tests.front_door import MODES, Project
 
 DIRECT = {"ANTHROPIC_API_KEY": "sk-ant-direct-key", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
 AWS = {"AWS_REGION": "eu-central-1", "AWS_ACCESS_KEY_ID": "AKIA-some-key-id", "AWS_SECRET_ACCESS_KEY": "aws-secret-access-value"}
@@ -232,9 +232,13 @@ def clouded(project: Project) -> Project:
     return project
 
 
-@pytest.mark.joint
 @pytest.mark.parametrize(
-    ("given", "cloud"), [((), False), (("--codeprobe-backend=Bedrock",), True), (("--codeprobe-backend=direct",), False)]
+    ("mode", "given", "cloud"),
+    [
+        ("plain", (), False),
+        ("plain", ("--codeprobe-backend=direct",), False),
+        *((mode, ("--codeprobe-backend=Bedrock",), True) for mode in MODES),
+    ],
 )
 def test_a_session_gets_it_and_no_key_is_kept(clouded: Project, mode: str, given: tuple[str, ...], cloud: bool) -> None:
     run = clouded.run(
@@ -260,8 +264,9 @@ def test_by_the_environment(clouded: Project) -> None:
     )
 
 
-@pytest.mark.joint
-@pytest.mark.parametrize(("backend", "said"), [("bedrock", "AWS credentials"), ("vertex", "Google Cloud credentials")])
+@pytest.mark.parametrize(
+    ("mode", "backend", "said"), [("xdist", "bedrock", "AWS credentials"), ("plain", "vertex", "Google Cloud credentials")]
+)
 def test_without_credentials_nothing_starts(clouded: Project, mode: str, backend: str, said: str) -> None:
     environ = dict.fromkeys(AWS, "")
     run = clouded.run("tasks", CLAUDE, f"--codeprobe-backend={backend}", "--codeprobe-json", mode=mode, env=environ, junit=False)

@@ -20,11 +20,11 @@ def copy(project: Project, *tasks: str) -> None:
         shutil.copytree(ROOT / "tasks" / name, project.path / "tasks" / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def test_cheating_passes_no_sample(project: Project, mode: str) -> None:
+def test_cheating_passes_no_sample(project: Project) -> None:
     """A few with different criteria; all of them by hand: `pytest tasks/ --codeprobe-agent cheat`."""
     tasks = ("fix-duration-parser", "fix-stock-ledger", "write-wordfreq-cli", "clean-contacts")
     copy(project, *tasks)
-    run = project.run("tasks", "--codeprobe-agent=cheat", mode=mode).assert_consistent()
+    run = project.run("tasks", "--codeprobe-agent=cheat").assert_consistent()
     assert run.code == 1
     assert run.statuses == dict.fromkeys(tasks, "failed")
     assert {"A conftest.py", "A pytest/__init__.py", "A sitecustomize.py"} <= set(run.result(tasks[0])["changed_files"])
@@ -39,7 +39,7 @@ def test_cheating_would_work_on_a_task_that_asks_only_for_an_exit_status(project
     assert project.run("tasks", "--codeprobe-agent=nop").statuses == {"weak": "failed"}
 
 
-@pytest.mark.parametrize("overridden", [True, False])
+@pytest.mark.parametrize(("mode", "overridden"), [("plain", True), ("jobs", True), ("xdist", False)])
 def test_a_sample_passes_with_its_own_sandbox_and_without(project: Project, mode: str, overridden: bool) -> None:
     copy(project, OVERRIDDEN)
     if not overridden:

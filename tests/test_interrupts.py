@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.front_door import Project, Run, scripted
+from tests.front_door import MODES, Project, Run, scripted
 from tests.process_watch import harness_processes, none_within, private_folders, trial_processes
 from tests.stages import STAGES, USAGE, held_task, holding, quick_task
 
@@ -88,9 +88,17 @@ def test_ctrl_c(project: Project, mode: str, stage: str) -> None:
     assert run.envelope["data"]["cost_usd"] == 0.25 * (1 + (len(held) if stage != "prepare" else 0))
 
 
-@pytest.mark.joint
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    ("mode", "number"),
+    [
+        *(pytest.param(mode, signal.SIGTERM, marks=pytest.mark.joint) for mode in MODES),
+        ("plain", signal.SIGHUP),
+        ("xdist", signal.SIGHUP),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_signal_to_pytest_alone(project: Project, mode: str, number: signal.Signals) -> None:
+    """SIGINT alone is that of test_sigint_ignored_by_the_shell, which sends no other."""
     fill(project, "session")
     run = started(project, mode)
     run.signal(number)
@@ -123,7 +131,6 @@ def test_deaf_session_has_its_grace(project: Project, mode: str) -> None:
     assert took > 4  # there was a grace
 
 
-@pytest.mark.joint
 def test_second_signal_skips_the_grace(project: Project, mode: str) -> None:
     """And holds post_run to 5 s."""
     fill(project, "session")
@@ -279,7 +286,7 @@ def test_pytest_exit_in_a_fixture(project: Project, mode: str) -> None:
     assert private_folders(project) == []
 
 
-@pytest.mark.joint
+@pytest.mark.parametrize("mode", ["plain", pytest.param("xdist", marks=pytest.mark.joint)])
 def test_while_collecting(project: Project, mode: str) -> None:
     """There is no plan yet: no run dir, an envelope on stdout."""
     quick_task(project, "a", file="a/a.yaml")

@@ -55,24 +55,36 @@ def said(run: Run) -> str:
 # ---- pytest would skip
 
 
-@pytest.mark.parametrize(
-    ("mark", "reason"),
-    [
-        ("pytest.mark.skipif(True, reason='not here')", "a skipif mark"),
-        ("pytest.mark.skipif('item_is_held', reason='by name')", "a skipif mark"),
-        ("pytest.mark.xfail(run=False, reason='breaks the machine')", "an xfail mark"),
-        ("pytest.mark.xfail(True, run=False, reason='breaks the machine')", "an xfail mark"),
-    ],
-)
-def test_a_mark_that_pytest_evaluates(project: Project, mark: str, reason: str) -> None:
-    two(project)
-    evaluation = "def pytest_markeval_namespace(): return {'item_is_held': True}\n"
-    project.write("conftest.py", ADD_MARK.format(mark=mark) + evaluation)
+MARKS = """
+import pytest
+MARKS = {
+    "skipif": pytest.mark.skipif(True, reason="not here"),
+    "skipif-text": pytest.mark.skipif("item_is_held", reason="by name"),
+    "xfail": pytest.mark.xfail(run=False, reason="breaks the machine"),
+    "xfail-condition": pytest.mark.xfail(True, run=False, reason="breaks the machine"),
+}
+def pytest_markeval_namespace(): return {"item_is_held": True}
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.name in MARKS:
+            item.add_marker(MARKS[item.name])
+"""
+
+
+def test_marks_that_pytest_evaluates(project: Project) -> None:
+    held = ("skipif", "skipif-text", "xfail", "xfail-condition")
+    for name in ("free", *held):
+        project.task(name, agent=agent(project, name), file=f"tasks/{name}/task.yaml")
+    project.write("conftest.py", MARKS)
     run = project.run("tasks", *JOBS).assert_consistent()
     assert agents(project) == {"free"}
-    assert run.statuses["free"] == "passed"
-    assert run.statuses["held"] != "passed"
-    assert reason in said(run)
+    statuses = run.statuses
+    assert statuses.pop("free") == "passed"
+    assert set(statuses) == set(held)
+    assert "passed" not in statuses.values()
+    assert "4 trials ran one at a time" in said(run)
+    assert "a skipif mark (2)" in said(run)
+    assert "an xfail mark (2)" in said(run)
 
 
 def test_a_condition_of_xfail(project: Project) -> None:
@@ -106,16 +118,17 @@ HOOKS = {
 }
 
 
-@pytest.mark.parametrize("hook", [h for h in HOOKS if h != "setup-wrapper"])
-def test_a_hook_above(project: Project, hook: str) -> None:
-    """Of the conftest.py in the folder of `held`; `free` lies elsewhere."""
-    two(project)
-    project.write("tasks/held/conftest.py", HOOKS[hook])
+def test_hooks_above(project: Project) -> None:
+    """Each of the conftest.py in the folder of its task; `free` lies elsewhere."""
+    held = [hook for hook in HOOKS if hook != "setup-wrapper"]
+    for name in ("free", *held):
+        project.task(name, agent=agent(project, name), file=f"tasks/{name}/task.yaml")
+        project.write(f"tasks/{name}/conftest.py", HOOKS.get(name, ""))
     run = project.run("tasks", *JOBS)
     assert agents(project) == {"free"}
-    assert run.statuses["free"] == "passed"
-    assert run.statuses["held"] in ("skipped", "not_run")
-    assert "tasks/held/conftest.py" in said(run)
+    assert run.statuses == {"free": "passed", "setup": "skipped", "setup-specname": "skipped", "protocol": "not_run"}
+    for name in held:
+        assert f"tasks/{name}/conftest.py" in said(run)
 
 
 def test_a_hook_that_starts_what_the_agent_needs(project: Project) -> None:
@@ -170,21 +183,25 @@ def with_path(folder: Path) -> str:
 # ---- the agent needs it
 
 
-@pytest.mark.parametrize("options", ["autouse=True", "scope='module', autouse=True", "scope='session', autouse=True", ""])
-def test_a_service_fixture(project: Project, options: str) -> None:
-    mark = str(project.marks / "service")
+def test_service_fixtures(project: Project) -> None:
     project.task("free", agent=agent(project, "free"), file="tasks/free/task.yaml")
-    project.task(
-        "held",
-        agent=scripted({"run": f"test -e {mark} && echo x > out.txt"}),
-        file="tasks/held/task.yaml",
-        **({} if options else {"fixtures": ["service"]}),
-    )
-    project.write("tasks/held/conftest.py", SERVICE.format(options=options, mark=mark))
+    options = {
+        "function": "autouse=True", "module": "scope='module', autouse=True", "session": "scope='session', autouse=True", "asked": ""
+    }  # fmt: skip
+    for name, of_it in options.items():
+        mark = str(project.marks / f"service-{name}")
+        project.task(
+            name,
+            agent=scripted({"run": f"test -e {mark} && echo x > out.txt"}),
+            file=f"tasks/{name}/task.yaml",
+            **({} if of_it else {"fixtures": ["service"]}),
+        )
+        project.write(f"tasks/{name}/conftest.py", SERVICE.format(options=of_it, mark=mark))
     project.write("pytest.ini", "[pytest]\ncodeprobe_ahead_fixtures = tmp_path servise\n")
     run = project.run("tasks", *JOBS).assert_consistent()
-    assert run.statuses == {"free": "passed", "held": "passed"}
-    assert "fixture service of tasks/held/conftest.py" in said(run)
+    assert run.statuses == dict.fromkeys(("free", *options), "passed")
+    for name in options:
+        assert f"fixture service of tasks/{name}/conftest.py" in said(run)
     before, _, _ = run.stdout.partition("= codeprobe =")
     for hint in (
         "put in the ini file: codeprobe_ahead_fixtures = service",
@@ -207,16 +224,19 @@ def test_a_fixture_that_is_not_there(project: Project) -> None:
     assert "collect.py" not in run.stdout, "no function of ours is shown"
 
 
-@pytest.mark.parametrize("name", ["codeprobe_sandbox", "codeprobe_session", "codeprobe_score"])
-def test_one_of_ours_overridden(project: Project, name: str) -> None:
+def test_ours_overridden(project: Project) -> None:
     """The user's own comes before the agent: here it skips. Even where an ini key names it."""
-    two(project)
-    project.write("tasks/held/conftest.py", f"import pytest\n@pytest.fixture\ndef {name}(): pytest.skip('by the fixture')\n")
-    project.write("pytest.ini", f"[pytest]\ncodeprobe_ahead_fixtures = {name}\n")
+    ours = ("codeprobe_sandbox", "codeprobe_session", "codeprobe_score")
+    project.task("free", agent=agent(project, "free"), file="tasks/free/task.yaml")
+    for name in ours:
+        project.task(name, agent=agent(project, name), file=f"tasks/{name}/task.yaml")
+        project.write(f"tasks/{name}/conftest.py", f"import pytest\n@pytest.fixture\ndef {name}(): pytest.skip('by the fixture')\n")
+    project.write("pytest.ini", f"[pytest]\ncodeprobe_ahead_fixtures = {' '.join(ours)}\n")
     run = project.run("tasks", *JOBS).assert_consistent()
     assert agents(project) == {"free"}
-    assert run.statuses == {"free": "passed", "held": "skipped"}
-    assert f"fixture {name}, overridden in tasks/held/conftest.py" in said(run)
+    assert run.statuses == {"free": "passed", **dict.fromkeys(ours, "skipped")}
+    for name in ours:
+        assert f"fixture {name}, overridden in tasks/{name}/conftest.py" in said(run)
 
 
 def test_named_in_the_ini(project: Project) -> None:

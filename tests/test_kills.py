@@ -35,8 +35,7 @@ def assert_swept_by_the_next_run(project: Project) -> None:
     assert private_folders(project) == []
 
 
-@pytest.mark.joint
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", [pytest.param(stage, marks=[pytest.mark.joint] * (stage == "session")) for stage in STAGES])
 def test_killed_worker(project: Project, stage: str) -> None:
     """It costs one trial; the other worker's session goes on unharmed."""
     held_task(project, "a-victim", stage)

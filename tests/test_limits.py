@@ -113,14 +113,6 @@ def test_a_workspace_that_became_a_link_is_empty_for_graders(project: Project) -
     assert (project.path / "elsewhere" / "out.txt").exists()
 
 
-def test_timeout_of_pytest_timeout(project: Project, mode: str) -> None:
-    """Its number is the deadline of prepare and session together."""
-    limited(project, "t", {"task_timeout": 60}, [WRITE, SLEEP])
-    run = project.run("tasks", "--codeprobe-agent=scripted", "--timeout=2", mode=mode).assert_consistent()
-    assert run.finished["t"]["limit_hit"] == {"name": "timeout", "value": 2.0}
-    assert run.statuses == {"t": "passed"}
-
-
 @pytest.mark.parametrize("code", ["LLM_UNAVAILABLE", "AGENT_CRASHED"])
 def test_one_more_attempt(project: Project, mode: str, code: str) -> None:
     """Two attempts in fresh workspaces, both kept on disk, their costs added up."""
@@ -299,6 +291,7 @@ def test_many_trials_on_a_full_disk(project: Project, small_disk: Path, where: s
     assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_run_dir_without_any_room(project: Project, mode: str, small_disk: Path) -> None:
     """Not even events and results can be written: no INTERNALERROR, a plain reason, and the next run works."""
     (small_disk / "ballast").write_bytes(bytes((8 << 20) - 32768))

@@ -87,7 +87,7 @@ def run_six(project: Project, screen: Terminal, mode: str, *args: str, each: Cal
     shutil.rmtree(project.path / "run")
 
 
-@pytest.mark.joint
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.joint), pytest.param("xdist", marks=pytest.mark.joint), "jobs"])
 def test_counts_and_nothing_left(project: Project, mode: str) -> None:
     six(project)
 
@@ -107,7 +107,7 @@ def test_counts_and_nothing_left(project: Project, mode: str) -> None:
     assert screen.cursor == plain.cursor
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(20, 24), (31, 5), (19, 24), (80, 1)])
+@pytest.mark.parametrize(("columns", "rows"), [(20, 5), (19, 24), (80, 1)])
 def test_a_small_terminal(project: Project, columns: int, rows: int) -> None:
     """The line is cut to its width; where nothing would be left to read there is none."""
     project.task("first", agent=scripted(USAGE, WRITE), file="tasks/a-long-name-that-has-to-be-wrapped-in-every-one-of-them.yaml")
@@ -190,6 +190,7 @@ def test_control_c_in_an_ordinary_test(project: Project) -> None:
     assert any("KeyboardInterrupt" in row for row in screen.transcript)
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_a_crash_of_pytest_itself(project: Project, mode: str) -> None:
     gated(project, "t", WRITE)
     project.write("conftest.py", "import os\nif 'PYTEST_XDIST_WORKER' not in os.environ:\n    def pytest_runtest_logreport(): 1 / 0\n")

@@ -52,10 +52,10 @@ WHOLE = {
 }  # fmt: skip
 
 
-def preserved(project: Project, how: str, mode: str = "plain", **fields: Any) -> Run:
+def preserved(project: Project, how: str, **fields: Any) -> Run:
     task(project, **fields)
     args = [] if how == "default" else [f"--codeprobe-preserve={how}"]
-    run = project.run("tasks/t.yaml", *args, mode=mode).assert_consistent()
+    run = project.run("tasks/t.yaml", *args).assert_consistent()
     assert run.statuses == {"t": "passed"}, run.output
     run.assert_nothing_left()
     assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
@@ -76,8 +76,8 @@ def test_kept(project: Project, how: str) -> None:
     assert run.result("t")["kept"] == "partial"  # the FIFO
 
 
-def test_none(project: Project, mode: str) -> None:
-    run = preserved(project, "none", mode)
+def test_none(project: Project) -> None:
+    run = preserved(project, "none")
     assert not (run.trial("t") / "artifacts").exists()
     assert run.result("t")["kept"] == "none"
     assert (run.trial("t") / "diff.patch").exists()
@@ -93,9 +93,9 @@ def test_ignore_patterns(project: Project, how: str) -> None:
     assert "debug.log" in (run.trial("t") / "diff.patch").read_text(errors="replace")
 
 
-def test_whole(project: Project, mode: str) -> None:
+def test_whole(project: Project) -> None:
     project.task("t", agent=scripted({"run": "mkdir a; echo x >a/out.txt; ln -s a/out.txt out.txt"}))
-    run = project.run("tasks/t.yaml", mode=mode).assert_consistent()
+    run = project.run("tasks/t.yaml").assert_consistent()
     assert run.result("t")["kept"] == "whole"
     assert listed(run.trial("t") / "artifacts") == {"a/out.txt", "out.txt"}
 

@@ -1,6 +1,7 @@
 """kill -9 of whatever a run consists of, at random points: nothing lives on, every trial has one final state, and an honest one.
 
-CP_KILL_ROUNDS (20) says how many rounds, CP_KILL_SEED (1) which; a round that failed is repeated by the same two and `-k`.
+CP_KILL_ROUNDS says how many rounds (by default each victim in each mode once; `make soak`: 200), CP_KILL_SEED (1) which; a round that
+failed is repeated by the same two and `-k`.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from tests.process_watch import (
 from tests.schemas import check
 from tests.stages import USAGE, quick_task
 
-ROUNDS = int(os.environ.get("CP_KILL_ROUNDS", "20"))
 SEED = int(os.environ.get("CP_KILL_SEED", "1"))
 VICTIMS = ("pytest", "keeper", "spawner", "agent", "grader")
 #: each victim in each mode; a worker's death is that of its trial alone
 DECK = [(mode, victim) for mode in MODES for victim in (*VICTIMS, *(("worker",) if mode == "xdist" else ()))]
+ROUNDS = int(os.environ.get("CP_KILL_ROUNDS", len(DECK)))
 TASKS = {"plain": 4, "xdist": 6, "jobs": 8}
 AT_ONCE = {"plain": 1, "xdist": 2, "jobs": 4}
 #: what a killed trial may end with: the harness's own trouble, by its code

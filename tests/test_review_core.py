@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -37,16 +38,19 @@ def pytest_codeprobe_criteria(config):
 """
 
 
-@pytest.mark.parametrize("how", ["none", "text", "why", "object", "nan"])
-def test_a_criterion_that_answers_nonsense_is_a_broken_verifier(project: Project, how: str) -> None:
+def test_a_criterion_that_answers_nonsense_is_a_broken_verifier(project: Project) -> None:
     project.write("conftest.py", CRITERION)
-    project.task("a", agent=scripted(WRITE, USAGE), success_criteria=[{"type": "odd", "how": how}])
+    ways = ("none", "text", "why", "object", "nan")
+    for how in ways:
+        project.task(how, agent=scripted(WRITE, USAGE), success_criteria=[{"type": "odd", "how": how}])
     run = project.run(AGENT)
     run.assert_consistent()
-    result = run.result("a")
-    assert (result["status"], result["code"], result["phase"], run.code) == ("error", "VERIFIER_FAILED", "grade", 6), result["reason"]
-    assert "criterion 1 (odd)" in result["reason"]
-    assert result["cost_usd"] == 0.25
+    assert run.code == 6
+    for how in ways:
+        result = run.result(how)
+        assert (result["status"], result["code"], result["phase"]) == ("error", "VERIFIER_FAILED", "grade"), result["reason"]
+        assert "criterion 1 (odd)" in result["reason"]
+        assert result["cost_usd"] == 0.25
 
 
 def test_infinite_weight_is_refused(project: Project) -> None:
@@ -128,20 +132,24 @@ def test_retry_event_tells_no_secret(project: Project) -> None:
         assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
 
 
-@pytest.mark.parametrize("where", ["in feed", "in end", "in transcript"])
-def test_what_a_session_cost_is_known_whatever_breaks_after_it(project: Project, where: str) -> None:
+def test_what_a_session_cost_is_known_whatever_breaks_after_it(project: Project) -> None:
     project.write("conftest.py", AGENTS)
-    steps: list[dict[str, Any]] = [WRITE, USAGE, {"say": where.replace("in feed", "break")}]
-    project.task("a", agent=scripted(*steps))
+    places = ("feed", "end", "transcript")
+    for where in places:
+        steps: list[dict[str, Any]] = [WRITE, USAGE, {"say": "break" if where == "feed" else f"in {where}"}]
+        project.task(where, agent=scripted(*steps))
     run = project.run(AGENT)
     run.assert_consistent()
-    result = run.result("a")
-    assert (result["status"], result["cost_usd"], len(result["attempts"])) == ("error", 0.25, 1), result["reason"]
-    assert run.envelope["data"]["cost_usd"] == 0.25
+    for where in places:
+        result = run.result(where)
+        assert (result["status"], result["cost_usd"], len(result["attempts"])) == ("error", 0.25, 1), result["reason"]
+    assert run.envelope["data"]["cost_usd"] == 0.75
 
 
-def test_marked_skip_without_a_sandbox(project: Project, mode: str) -> None:
-    project.task("a")
+def test_ends_of_marked_tests(project: Project, mode: str) -> None:
+    """A skip before there is a sandbox; an infrastructure fault in the body, which is no verdict; a plain pass, with its properties."""
+    project.task("a", agent=scripted(WRITE, USAGE))
+    project.task("locked", agent=scripted({"fail": "AGENT_BLOCKED"}))
     project.write(
         "test_m.py",
         """
@@ -150,32 +158,28 @@ import pytest
 @pytest.mark.codeprobe(task="tasks/a.yaml")
 def test_skips(codeprobe_trial):
     pytest.skip("seen enough")
-""",
-    )
-    run = project.run(AGENT, "test_m.py", mode=mode)
-    run.assert_consistent()
-    (line,) = run.envelope["data"]["results"]
-    assert (line["status"], line["reason"], run.code) == ("skipped", "seen enough", 5)
 
-
-def test_infrastructure_fault_in_a_marked_tests_body_is_no_verdict(project: Project, mode: str) -> None:
-    project.task("a", agent=scripted({"fail": "AUTH_FAILED"}))
-    project.write(
-        "test_m.py",
-        """
-import pytest
-
-@pytest.mark.codeprobe(task="tasks/a.yaml")
+@pytest.mark.codeprobe(task="tasks/locked.yaml")
 def test_lazy(request):
     request.getfixturevalue("codeprobe_session")
+
+@pytest.mark.codeprobe(task="tasks/a.yaml")
+def test_it(codeprobe_score):
+    assert codeprobe_score.passed
 """,
     )
     run = project.run(AGENT, "test_m.py", mode=mode)
     run.assert_consistent()
-    (line,) = run.envelope["data"]["results"]
-    assert (line["status"], line["code"], run.code) == ("error", "AUTH_FAILED", 6)
+    assert {r["node_id"].rpartition("::")[2]: (r["status"], r["code"], r["reason"]) for r in run.envelope["data"]["results"]} == {
+        "test_skips": ("skipped", None, "seen enough"),
+        "test_lazy": ("error", "AGENT_BLOCKED", ANY),
+        "test_it": ("passed", None, None),
+    }
+    assert run.code == 6
+    assert run.junit_properties("test_it")["codeprobe_cost_usd"] == "0.25"
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_interrupted_marked_test_is_not_run(project: Project, mode: str) -> None:
     project.task("a")
     project.write(
@@ -247,6 +251,7 @@ def test_run_dir_is_not_made_where_nothing_starts(project: Project) -> None:
     assert not (project.path / "R").exists()
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_broken_module_counts_without_an_agent(project: Project, mode: str) -> None:
     project.task("a")
     project.write("tests/test_x.py", "import no_such_module\n")
@@ -269,23 +274,6 @@ def test_each_worker_running_all_is_refused(project: Project) -> None:
     assert "--dist" in run.output
 
 
-def test_properties_of_a_marked_test(project: Project, mode: str) -> None:
-    project.task("a", agent=scripted(WRITE, USAGE))
-    project.write(
-        "test_m.py",
-        """
-import pytest
-
-@pytest.mark.codeprobe(task="tasks/a.yaml")
-def test_it(codeprobe_score):
-    assert codeprobe_score.passed
-""",
-    )
-    run = project.run(AGENT, "test_m.py", mode=mode)
-    run.assert_consistent()
-    assert run.junit_properties("test_it")["codeprobe_cost_usd"] == "0.25"
-
-
 def test_pass_score_without_weights_is_no_verdict(project: Project) -> None:
     project.task(
         "a", agent=scripted(WRITE), pass_score=0.5, success_criteria=[{"type": "file_exists", "path": "out.txt", "weight": 0, "gate": True}]
@@ -294,11 +282,12 @@ def test_pass_score_without_weights_is_no_verdict(project: Project) -> None:
     assert run.code != 1, run.result("a")
 
 
-@pytest.mark.parametrize("steps", [[WRITE], [], [WRITE, {"fail": "AGENT_BLOCKED"}]], ids=["passed", "failed", "error"])
-def test_items_let_go_of_their_transcripts(project: Project, mode: str, steps: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("good", [True, False], ids=["passed", "failed and error"])
+def test_items_let_go_of_their_transcripts(project: Project, mode: str, good: bool) -> None:
     """However they ended; Python itself remembers the last exception, and with that its frames."""
+    ways: list[list[dict[str, Any]]] = [[WRITE]] if good else [[], [WRITE, {"fail": "AGENT_BLOCKED"}]]
     for n in range(6):
-        project.task(f"t{n}", agent=scripted({"say": "hello"}, *steps))
+        project.task(f"t{n}", agent=scripted({"say": "hello"}, *ways[n % len(ways)]))
     project.write(
         "conftest.py",
         """
@@ -314,7 +303,7 @@ def pytest_sessionfinish(session):
     project.run(AGENT, mode=mode)
     counts = [int(file.read_text()) for file in project.path.glob("kept-*")]
     assert len(counts) == (9 if mode == "xdist" else 3)
-    assert max(counts) <= (0 if steps == [WRITE] else 1)
+    assert max(counts) <= (0 if good else 1)
 
 
 def test_a_secret_where_a_text_is_cut_leaves_no_half_behind(project: Project) -> None:

@@ -41,7 +41,11 @@ def ends(lines: list[str]) -> list[str]:
 @pytest.mark.joint
 def test_every_trial_in_the_order_of_the_ends(project: Project, mode: str) -> None:
     fill(project)
-    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
+    project.write("tests/test_own.py", "import logging\ndef test_own(): logging.warning('of an ordinary test')\n")
+    to_file = ("--log-file=all.log", "--log-file-format=%(levelname)s %(message)s")
+    run = project.run("tasks", "tests", AGENT, *to_file, mode=mode).assert_consistent()
+    assert_log_file_has_the_same(run)
+    assert mode == "xdist" or "WARNING of an ordinary test" in (project.path / "all.log").read_text().splitlines()
     lines = run_log(run)
     finished = [e["task_id"] for e in run.events if e["event"] == "trial_finished"]
     assert ends(lines) == finished
@@ -61,23 +65,18 @@ def test_every_trial_in_the_order_of_the_ends(project: Project, mode: str) -> No
     assert [line for line in lines if " ERROR " in line and "AGENT_CRASHED: " in line]
 
 
-@pytest.mark.joint
-def test_pytests_log_file_has_the_same(project: Project, mode: str) -> None:
-    fill(project)
-    project.write("tests/test_own.py", "import logging\ndef test_own(): logging.warning('of an ordinary test')\n")
-    run = project.run(
-        "tasks", "tests", AGENT, "--log-file=all.log", "--log-file-format=%(levelname)s %(message)s", mode=mode
-    ).assert_consistent()
-    lines = (project.path / "all.log").read_text().splitlines()
+def assert_log_file_has_the_same(run: Run) -> None:
+    """pytest's own, whose format here is the level and the text."""
+    lines = (run.project.path / "all.log").read_text().splitlines()
     ours = [line.split(" ", 2)[2] for line in run_log(run)]
     assert [line for line in lines if line in ours] == ours
     assert ends(lines) == ends(ours)
-    if mode != "xdist":
-        assert "WARNING of an ordinary test" in lines
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_log_file_keeps_to_the_level(project: Project, mode: str) -> None:
-    fill(project)
+    project.task("a-good", agent=scripted(WRITE))
+    project.task("e-setup", agent=scripted(WRITE), pre_run=[{"command": "exit 3"}])
     project.run("tasks", AGENT, "--log-file=all.log", "--log-level=ERROR", mode=mode)
     lines = (project.path / "all.log").read_text().splitlines()
     assert lines
@@ -88,10 +87,12 @@ def test_log_file_keeps_to_the_level(project: Project, mode: str) -> None:
 
 
 @pytest.mark.joint
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_without_pytests_logging(project: Project, mode: str) -> None:
-    fill(project)
+    project.task("a-good", agent=scripted(WRITE))
+    project.task("b-bad", agent=scripted({"say": "no"}))
     run = project.run("tasks", AGENT, "-p", "no:logging", mode=mode).assert_consistent()
-    assert len(ends(run_log(run))) == 5
+    assert sorted(ends(run_log(run))) == ["a-good", "b-bad"]
 
 
 def test_of_a_plain_run_the_file_is_pytests_own(project: Project) -> None:
@@ -107,6 +108,7 @@ def test_the_console_script_has_it_too(project: Project) -> None:
     assert "::t: session starts" in (project.path / "all.log").read_text()
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_no_secret_gets_there(project: Project, mode: str) -> None:
     project.task("t", agent=scripted({"run": "echo $MY_TOKEN"}, WRITE), sandbox={"env_passthrough": ["MY_TOKEN"]},
                  pre_run=[{"command": f"echo {KEY}; exit 3"}])  # fmt: skip

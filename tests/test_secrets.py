@@ -75,6 +75,7 @@ def sandbox(project: Project) -> dict[str, object]:
     return {"env": {**DECLARED, "LIST": str(project.scratch / "list.json")}, "env_passthrough": ["ANTHROPIC_API_KEY"]}
 
 
+@pytest.mark.parametrize("mode", ["xdist", "jobs"])
 def test_nothing_leaks(project: Project, mode: str) -> None:
     env = prepare(project)
     spread = [sys.executable, str(project.scratch / "spread.py")]
@@ -147,6 +148,7 @@ def test_values_that_are_too_short(project: Project) -> None:
     assert (run.trial("t") / "artifacts" / "out.txt").read_text() == f"{SHORT}\n"
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_a_session_sees_no_key_that_nobody_gave_it(project: Project, mode: str) -> None:
     env = prepare(project)
     project.task("t", agent=scripted({"run": "env | sort >out.txt"}), sandbox={"env_passthrough": ["grader:DEPLOY_TOKEN"]},
@@ -179,19 +181,21 @@ def test_no_key_in_what_survives_a_kill(project: Project) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("value", ["line one\nline two of it", "with spaces in it", "ümläut-secret-ß"])
-def test_odd_values(project: Project, value: str) -> None:
+def test_odd_values(project: Project) -> None:
     """A key may be a PEM block, and any JSON of it has its newlines escaped."""
-    program = "import os, json; v = os.environ['MY_SECRET_KEY']; print(v); print(json.dumps({'a': v})); open('out.txt', 'w').write(v)"
-    command = [sys.executable, "-X", "utf8", "-c", program]
-    project.task("t", agent={"type": "command", "command": command}, sandbox={"env_passthrough": ["MY_SECRET_KEY"]})
-    run = project.run("tasks/t.yaml", env={"MY_SECRET_KEY": value, "PYTHONUTF8": "1"}).assert_consistent()
-    spelt = {value.encode(), json.dumps(value)[1:-1].encode(), json.dumps(value, ensure_ascii=False)[1:-1].encode()}
+    values = {"A_KEY": "line one\nline two of it", "B_KEY": "with spaces in it", "C_KEY": "ümläut-secret-ß"}
+    for name in values:
+        program = f"import os, json; v = os.environ['{name}']; print(v); print(json.dumps({{'a': v}})); open('out.txt', 'w').write(v)"
+        command = [sys.executable, "-X", "utf8", "-c", program]
+        project.task(name, agent={"type": "command", "command": command}, sandbox={"env_passthrough": [name]})
+    run = project.run(*(f"tasks/{name}.yaml" for name in values), env={**values, "PYTHONUTF8": "1"}).assert_consistent()
+    ways = [(v, json.dumps(v)[1:-1], json.dumps(v, ensure_ascii=False)[1:-1]) for v in values.values()]
+    spelt = {text.encode() for way in ways for text in way}
     for path in run.folder.resolve().rglob("*"):
         if path.is_file() and not path.is_symlink():
             data = path.read_bytes()
             assert not [s for s in spelt if s in data], path
-    assert run.result("t")["final_message"].count(REDACTED) == 2
+    assert [run.result(name)["final_message"].count(REDACTED) for name in values] == [2, 2, 2]
 
 
 def test_a_short_secret_is_not_replaced_and_that_is_said(project: Project) -> None:

@@ -70,7 +70,16 @@ def broken(project: Project) -> None:
 
 
 @pytest.mark.joint
-@pytest.mark.parametrize("flags", [("-s",), ("-p", "no:terminal"), ("-v", "--capture=sys", "--durations=3")], ids=["s", "no-terminal", "v"])
+@pytest.mark.parametrize(
+    ("mode", "flags"),
+    [
+        ("plain", ("-s",)),
+        ("plain", ("-p", "no:terminal")),
+        ("xdist", ("-s",)),
+        ("xdist", ("-v", "--capture=sys", "--durations=3")),
+        ("jobs", ("-p", "no:terminal")),
+    ],
+)
 def test_noise_of_a_project_never_reaches_stdout(project: Project, mode: str, flags: tuple[str, ...]) -> None:
     fill(project)
     broken(project)
@@ -87,6 +96,7 @@ def test_noise_of_a_project_never_reaches_stdout(project: Project, mode: str, fl
     assert "noise: unconfigure" in run.stderr
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_warnings_as_errors_fail_only_what_warns(project: Project, mode: str) -> None:
     fill(project)
     run = project.run("tasks", "yours", AGENT, LINES, "-W", "error", mode=mode, junit=False)
@@ -96,7 +106,6 @@ def test_warnings_as_errors_fail_only_what_warns(project: Project, mode: str) ->
     assert data["ordinary_tests"] == {"failed": 1, "passed": 1}
 
 
-@pytest.mark.joint
 def test_json_is_exactly_one_line(project: Project, mode: str) -> None:
     fill(project)
     run = project.run("tasks", "yours", AGENT, "--codeprobe-json", "-s", mode=mode, junit=False)
@@ -106,6 +115,7 @@ def test_json_is_exactly_one_line(project: Project, mode: str) -> None:
     assert len([e for e in run.events if e["event"] == "trial_finished"]) == 3  # the run dir has them all the same
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_without_the_flags_stdout_is_pytests_own(project: Project, mode: str) -> None:
     """CODEPROBE_JSON is for `codeprobe` alone."""
     fill(project)
@@ -124,7 +134,7 @@ def test_lone_surrogates_and_controls_in_names_and_words(project: Project) -> No
 # ---------------------------------------------------------------- readers
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_a_closed_stdout_ends_the_writing_and_not_the_run(project: Project, mode: str) -> None:
     fill(project)
     argv = [sys.executable, "-m", "pytest", *MODES[mode], "tasks", "yours", AGENT, LINES, "--codeprobe-run-dir=run"]

@@ -186,18 +186,20 @@ def test_what_changes_between_two_runs(project: Project, change: str) -> None:
     assert b'"task_id":"pals"' not in stored(project)
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_every_mode_collects_the_same(project: Project, mode: str) -> None:
     nasty(project)
     project.environment["CP_B"] = "b"
-    first = both(project, mode=mode)
+    first = project.run(mode=mode)
     assert stored(project)
     second = both(project, mode=mode)
     assert sorted(first.junit().items()) == sorted(second.junit().items())
     assert first.code == second.code == 0
     project.write("tasks/broken.yaml", "task_id: broken\n")
-    assert both(project, mode=mode).code == 4
+    assert project.run(mode=mode).code == 4
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
 def test_what_runs_is_the_same(project: Project, mode: str) -> None:
     """Plan and records of a run whose trials come from the index."""
     nasty(project)

@@ -14,7 +14,14 @@ def _lock() -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[], int]] = {"test": suites.test, "lint": suites.lint, "bench": suites.bench, "lock": _lock, "demo": demo.demo}
+COMMANDS: dict[str, Callable[[], int]] = {
+    "test": suites.test,
+    "lint": suites.lint,
+    "bench": suites.bench,
+    "soak": suites.soak,
+    "lock": _lock,
+    "demo": demo.demo,
+}
 
 
 def main(argv: list[str]) -> int:

@@ -171,6 +171,7 @@ def run(suite: Suite, wheel: Path, count: Count) -> None:
             f"--junitxml={report}",
             f"--timeout={TEST_SECONDS}",
             "--durations=10",
+            "--costs",
             *workers(),
             *suite.arguments,
         ]
@@ -178,9 +179,27 @@ def run(suite: Suite, wheel: Path, count: Count) -> None:
         count.add_report(suite.title, done.returncode, report)
 
 
+def soak() -> int:
+    """What takes too long for every day: kills at many random points, other ones each time, and one long run of many trials at once."""
+    kills = {"CP_KILL_ROUNDS": "200", "CP_KILL_SEED": str(int(time.time()))}
+    kills |= {name: os.environ[name] for name in kills if name in os.environ}
+    with project_python() as python:
+        for argv in (
+            ["-P", "-m", "pytest", f"--timeout={TEST_SECONDS}", *workers(), "tests/test_random_kills.py"],
+            ["benchmarks/soak.py", "--minutes", "10"],
+        ):
+            say(f"\n== {' '.join(f'{name}={value}' for name, value in kills.items())} {' '.join(argv)}")
+            environ = clean_environ() | kills
+            if subprocess.run([str(python), *argv], cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, check=False).returncode != 0:
+                say("soak: FAILED")
+                return 1
+    say("soak: OK")
+    return 0
+
+
 def workers() -> Sequence[str]:
-    """pytest-xdist's flag: one worker for each core, four at most; TEST_WORKERS says otherwise."""
-    number = int(os.environ.get("TEST_WORKERS") or min(4, os.cpu_count() or 1))
+    """pytest-xdist's flag; TEST_WORKERS says how many. By default one more than there are cores, as some tests wait, and four at most."""
+    number = int(os.environ.get("TEST_WORKERS") or min(4, (os.cpu_count() or 1) + 1))
     return ("-n", str(number)) if number > 1 else ()
 
 
