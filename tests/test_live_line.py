@@ -252,7 +252,6 @@ OFF = {
     "programs may write": (("--capture=sys",), {}, STREAMS),
     "tests may write": (("--capture=tee-sys",), {}, STREAMS),
     "live logs": (("-o", "log_cli=true"), {}, STREAMS),
-    "live logs of a level": (("--log-cli-level=INFO",), {}, STREAMS),
     "no reporter": (("-p", "no:terminal"), {}, STREAMS),
     "another reporter": (("-p", "their_reporter"), {}, STREAMS),
 }
