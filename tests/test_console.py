@@ -294,11 +294,28 @@ def test_without_an_agent_it_is_refused(project: Project) -> None:
     assert not (project.path / ".codeprobe").exists()
 
 
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
+def test_a_mark_that_is_taken_for_a_model(project: Project, mode: str) -> None:
+    """-m is the model here. Told at the beginning, while a person may still stop it; --model is never meant as a mark."""
+    project.task("p", agent=scripted(WRITE), tags=["smoke"])
+    run = project.codeprobe("run", "-m", "smoke", "--no-json", "--", *MODES[mode])
+    said = "-m smoke chooses the model, and 1 trial has that mark; to select by mark: -- -m smoke"
+    assert said in run.envelope["warnings"]
+    assert said in run.stdout.partition("= codeprobe =")[0]
+    if mode == "plain":
+        other = project.codeprobe("run", "-m", "smok", "--json").assert_pure(events=False)
+        assert "none of that name is known here; to select by mark: -- -m smok" in other["warnings"][0]
+        assert project.codeprobe("run", "--model", "smoke", "--json").assert_pure(events=False)["warnings"] == []
+
+
 def test_an_agent_named_in_the_task_counts(project: Project) -> None:
     fill(project)
-    run = project.codeprobe("run")
-    assert run.assert_pure()["data"]["tasks_total"] == 2
-    assert run.statuses == {"a-pass": "passed", "b-fail": "failed"}
+    project.task("c-none")
+    run = project.codeprobe("run", "--timeout", "5m")
+    assert run.assert_pure()["data"]["tasks_total"] == 3
+    assert run.statuses == {"a-pass": "passed", "b-fail": "failed", "c-none": "skipped"}
+    assert run.finished["c-none"]["reason"] == "no agent chosen: pass --agent"
+    assert run.plan[0]["limits"]["task_timeout"] == 300
 
 
 @pytest.mark.parametrize(
@@ -338,3 +355,28 @@ def _script(project: Project, name: str, *args: str, cwd: Path | None = None) ->
         text=True,
         timeout=90,
     )
+
+
+UNAVAILABLE_DRIVER = """\
+from pytest_codeprobe.sandboxes.tempdir import TempdirDriver
+
+class Kvm(TempdirDriver):
+    name = "kvm"
+    def unavailable(self, context): return "there is no /dev/kvm"
+
+def pytest_codeprobe_drivers(config): return [Kvm()]
+"""
+
+
+@pytest.mark.parametrize("driver", ["kvm", "docker"])
+def test_a_driver_that_is_not_there_is_told_once(project: Project, driver: str) -> None:
+    """Not once for each trial; and in no other sandbox than the one that was asked for."""
+    fill(project)
+    project.write("conftest.py", UNAVAILABLE_DRIVER)
+    run = project.codeprobe("run", "--driver", driver, "--json")
+    envelope = run.assert_pure(events=False)
+    (error,) = envelope["errors"]
+    assert (error["code"], error["command"], run.code) == ("SANDBOX_UNAVAILABLE", None, 6)
+    assert {r["status"] for r in envelope["data"]["results"]} <= {"not_run"}
+    assert ("there is no /dev/kvm" if driver == "kvm" else "'docker'") in error["message"]
+    assert run.stderr.count("SANDBOX_UNAVAILABLE: ") == 1

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.plugin.collect import HasTrial
-from pytest_codeprobe.plugin.refusal import refused
+from pytest_codeprobe.plugin.refusal import called, refused
 from pytest_codeprobe.plugin.suite import suite_of
 from pytest_codeprobe.run.folder import prepare_place
-from pytest_codeprobe.sandboxes import choose
+from pytest_codeprobe.sandboxes import choose, registered
 from pytest_codeprobe.sandboxes.openfiles import make_room
 from pytest_codeprobe.tasks.availability import check_driver
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.context import Snapshot
     from pytest_codeprobe.plugin.live import Live
+    from pytest_codeprobe.run.plan import PlannedTrial
 
 
 def check_options(live: Live) -> None:
@@ -34,8 +36,8 @@ def check_options(live: Live) -> None:
         if options.driver is not None:
             spelled = "--codeprobe-driver" if "driver" in options.on_command_line else "codeprobe_driver"
             check_driver(options.driver, live.registry.drivers, spelled)
-            if "driver" in options.on_command_line and not live.state.no_plan:
-                choose(options.driver, live.registry, live.context)  # once, in the place of one error for each trial
+            if "driver" in options.on_command_line and not live.state.no_plan and maker_of_sandboxes(live) is None:
+                registered(options.driver, live.registry)
         _ = live.experiment.chosen
         if options.suite is not None:
             suite_of(live.config)
@@ -88,3 +90,35 @@ def refuse_what_cannot_run(live: Live, trials: Sequence[HasTrial]) -> None:
             error = no_room
     if error is not None:
         raise refused(error, live.config) from error
+
+
+def maker_of_sandboxes(live: Live) -> str | None:
+    """Who beside us makes sandboxes, rather than wrapping what the driver makes."""
+    for impl in live.config.hook.pytest_codeprobe_make_sandbox.get_hookimpls():
+        if impl.plugin is not live.protocol and not (impl.wrapper or impl.hookwrapper):
+            name = Path(str(impl.plugin_name))
+            root = live.config.rootpath
+            return str(name.relative_to(root)) if name.is_absolute() and name.is_relative_to(root) else str(name)
+    return None
+
+
+def check_driver_here(live: Live) -> None:
+    """Once, in the place of one error for each trial. SANDBOX_UNAVAILABLE where the driver of all trials can't be used on this machine."""
+    if live.state.options.driver is not None and maker_of_sandboxes(live) is None:
+        choose(live.state.options.driver, live.registry, live.context)
+
+
+def slips(live: Live, plan: Collection[PlannedTrial]) -> Iterator[str]:
+    """What a user of `codeprobe run` has perhaps not meant, told before anything is paid."""
+    if not live.state.options.console:
+        return
+    if (said := live.experiment.not_applied()) is not None:
+        yield said
+    model = live.state.options.model
+    if model is None or not any(typed.startswith("-m") for typed in called(live.config).ours()):
+        return
+    aliases = {alias for name in {t.agent for t in plan if t.agent} for alias in live.registry.agent(name).model_aliases}
+    tagged = sum(model in trial.tags for trial in plan)
+    if tagged or (model not in aliases and live.context.prices.find(model) is None):
+        why = f"{tagged} trial{'s have' if tagged > 1 else ' has'} that mark" if tagged else "none of that name is known here"
+        yield f"-m {model} chooses the model, and {why}; to select by mark: -- -m {model}"

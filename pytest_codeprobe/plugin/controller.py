@@ -18,9 +18,10 @@ import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import VERDICTS, TrialResult
+from pytest_codeprobe.options import spelled
 from pytest_codeprobe.plugin.budget import Budget
 from pytest_codeprobe.plugin.canary import BuiltInCanary
-from pytest_codeprobe.plugin.checks import named_snapshot
+from pytest_codeprobe.plugin.checks import check_driver_here, named_snapshot, slips
 from pytest_codeprobe.plugin.conftests import load_for_plan
 from pytest_codeprobe.plugin.ending import Ending
 from pytest_codeprobe.plugin.gate import Gate
@@ -56,6 +57,7 @@ class Controller:
         self.gate = Gate(live, self.book)
         self.last_resort = LastResort(live, self.book)
         self.canary = self.ending.canary = BuiltInCanary(live, self.book)
+        self.slips: list[str] = []  #: of the command line, perhaps
         self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
         self._closed = self._interrupt_told = self._begun = False
         self._done = threading.Event()
@@ -83,7 +85,6 @@ class Controller:
         self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
         if not self._closed:
             self.gate.planned()
-        self.live.experiment.warn_of_none()
         self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
         self._follower.start()
 
@@ -108,6 +109,7 @@ class Controller:
             if self.state.xdist:
                 load_for_plan(self.live, self.book.plan.values())
             named_snapshot(self.live)
+            check_driver_here(self.live)
         except CodeprobeError as error:
             raise refused(error, self.config) from error
         declared: dict[str, frozenset[str]] = {}
@@ -125,6 +127,8 @@ class Controller:
             missing = self.live.registry.agent(name).unavailable(self.live.context, names)
             if missing is not None:
                 raise refused(missing, self.config) from missing
+        self.slips = [spelled(said, console=True) for said in slips(self.live, self.book.plan.values())]
+        self.ending.warnings.extend(self.slips)
         if self.state.options.dry_run:
             from pytest_codeprobe.plugin.dry_run import check_versions
 

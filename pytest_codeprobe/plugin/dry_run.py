@@ -16,6 +16,7 @@ import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import DRY_RUN
+from pytest_codeprobe.plugin.checks import maker_of_sandboxes
 from pytest_codeprobe.plugin.collect import TaskItem, no_agent
 from pytest_codeprobe.plugin.marked import MARKED
 from pytest_codeprobe.run.asking import Answer, ask_versions
@@ -71,7 +72,7 @@ class DryRun:
 
     def _check(self, trial: Trial) -> str | None:
         if self._checks is None:
-            foreign = _maker_of_sandboxes(self.live)
+            foreign = maker_of_sandboxes(self.live)
             if foreign is not None:
                 self.live.warn(f"dry run: sandboxes are made by {_HOOK} in {foreign}, which was not called")
             self._checks = DryChecks(self.live.context, own_sandboxes=foreign is not None, warn=self.live.warn)
@@ -84,16 +85,6 @@ def _skip_of(item: pytest.Item) -> str | None:
     if mark is None:
         return None
     return str(mark.kwargs.get("reason") or next(iter(mark.args), "") or "unconditional skip")
-
-
-def _maker_of_sandboxes(live: Live) -> str | None:
-    """Who beside us makes sandboxes, rather than wrapping what the driver makes."""
-    for impl in live.config.hook.pytest_codeprobe_make_sandbox.get_hookimpls():
-        if impl.plugin is not live.protocol and not (impl.wrapper or impl.hookwrapper):
-            name = Path(str(impl.plugin_name))
-            root = live.config.rootpath
-            return str(name.relative_to(root)) if name.is_absolute() and name.is_relative_to(root) else str(name)
-    return None
 
 
 # ---- the controller's part

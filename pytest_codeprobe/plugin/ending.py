@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,7 @@ class Ending:
         if run_dir is not None and not left:
             remedy = f"All trials have ended; their results are in {run_dir}."
         elif run_dir is not None:
-            missing = ", ".join(left) if len(left) <= _NAMED else "those with status not_run in its envelope.json"
+            missing = ", ".join(map(self._typed, left)) if len(left) <= _NAMED else "those with status not_run in its envelope.json"
             remedy = (
                 f"A human decides whether to go on. Results so far are in {run_dir}; the same call runs all {len(finals)} trials again. "
                 f"To run only the {len(left)} that {'are' if len(left) > 1 else 'is'} missing, name in place of its paths: {missing}"
@@ -145,6 +146,11 @@ class Ending:
             remediation=remedy,
             detail={"run_dir": run_dir, "not_run": left[:_LISTED], "not_run_count": len(left)},
         )
+
+    def _typed(self, node_id: str) -> str:
+        """A node id as it is typed in the folder where the run was started."""
+        here, root = self.config.invocation_params.dir, self.config.rootpath
+        return node_id if here == root else os.path.relpath(root / node_id.partition("::")[0], here) + "::" + node_id.partition("::")[2]
 
     def beside(self) -> list[Usage]:
         """What was used beside the trials, and is paid for as they are."""

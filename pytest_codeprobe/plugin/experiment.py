@@ -36,15 +36,15 @@ class RunExperiment:
             self._live.warn(note)
         return found
 
-    def warn_of_none(self) -> None:
-        """Several are there, and `codeprobe run` was told of none: whoever expects one of them would read the wrong results."""
-        options, rootdir = self._live.state.options, self._live.config.rootpath
-        if not options.console or self._asked is not None or not (rootdir / DEFAULTS.parent).is_dir() or (rootdir / DEFAULTS).is_file():
-            return
+    def not_applied(self) -> str | None:
+        """Several are there, and none was named: whoever expects one of them would read the wrong results. None where that is not so."""
+        rootdir = self._live.config.rootpath
+        if self._asked is not None or not (rootdir / DEFAULTS.parent).is_dir() or (rootdir / DEFAULTS).is_file():
+            return None
         from pytest_codeprobe.tasks.experiments import available
 
-        if len(there := available(rootdir)) > 1:
-            self._live.warn(f"no experiment was applied: name one of {', '.join(there)} with --codeprobe-experiment")
+        there = available(rootdir)
+        return f"no experiment was applied: name one of {', '.join(there)} with --codeprobe-experiment" if len(there) > 1 else None
 
     @functools.cached_property
     def name(self) -> str | None:

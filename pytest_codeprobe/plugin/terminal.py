@@ -70,6 +70,7 @@ class Terminal:
             f"run dir {self.live.shown_run_dir()}",
         ]
         yield "codeprobe: " + ", ".join([*(["dry run"] if self.live.state.options.dry_run else []), *parts])
+        yield from (f"codeprobe: warning: {said}" for said in controller.slips)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -41,6 +41,10 @@ class Invocation:
     command: str = "run"  #: the envelope's: run, doctor
     reruns_failed: bool = False  #: pytest's --lf is there
 
+    def ours(self) -> tuple[str, ...]:
+        """What is not behind `--`."""
+        return self.arguments[: self.arguments.index("--")] if "--" in self.arguments else self.arguments
+
     def again(self, setting: str = "", value: str = "", *, failed_only: bool = False) -> tuple[str, ...]:
         """The same call with another value of one setting, into a run dir of its own."""
         at = self.arguments.index("--") if "--" in self.arguments else len(self.arguments)

@@ -8,14 +8,14 @@ from pytest_codeprobe.model.sandbox import Driver
 from pytest_codeprobe.sandboxes.sweep import sweep
 from pytest_codeprobe.sandboxes.tempdir import TempdirDriver
 
-__all__ = ["BUILTIN", "choose", "sweep"]
+__all__ = ["BUILTIN", "choose", "registered", "sweep"]
 
 #: the drivers that come with the package
 BUILTIN: tuple[Driver, ...] = (TempdirDriver(),)
 
 
-def choose(name: str, registry: Registry, context: Context) -> Driver:
-    """The driver of that name, or the best one for `auto`. SANDBOX_UNAVAILABLE if it is missing: there is no fallback."""
+def registered(name: str, registry: Registry) -> Driver:
+    """The driver of that name, or the best one for `auto`. SANDBOX_UNAVAILABLE if there is none: there is no fallback."""
     wanted = "tempdir" if name == "auto" else name
     driver = registry.drivers.get(wanted)
     known = sorted(registry.drivers)
@@ -26,8 +26,16 @@ def choose(name: str, registry: Registry, context: Context) -> Driver:
             remediation=f"There are: {', '.join(known)}. To run in another than the one that was asked for is for a human to decide.",
             detail={"driver": wanted, "known": known},
         )
+    return driver
+
+
+def choose(name: str, registry: Registry, context: Context) -> Driver:
+    """The same, if it can be used on this machine; else SANDBOX_UNAVAILABLE."""
+    driver = registered(name, registry)
     if (reason := driver.unavailable(context)) is not None:
         raise CodeprobeError(
-            "SANDBOX_UNAVAILABLE", f"sandbox driver {wanted!r} can't be used here: {reason}", detail={"driver": wanted, "reason": reason}
+            "SANDBOX_UNAVAILABLE",
+            f"sandbox driver {driver.name!r} can't be used here: {reason}",
+            detail={"driver": driver.name, "reason": reason},
         )
     return driver
