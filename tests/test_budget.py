@@ -509,3 +509,23 @@ def test_the_wall_time_ends_sessions_and_waits_and_lets_commands_end(project: Pr
     attempts = {r["task_id"]: r["attempts"] for r in run.envelope["data"]["results"]}
     assert sorted([attempts["x"], attempts["y"]]) == [0, 1]
     assert sorted([run.trial("x").exists(), run.trial("y").exists()]) == [False, True]
+
+
+JUMPS = """
+import pytest, time
+real, ahead = time.time, [7200.0]
+time.time = lambda: real() + ahead[0]  # as after a suspended machine has woken up
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(): ahead[0] = -7200.0  # and as somebody has set it right
+"""
+
+
+def test_a_clock_that_jumps_takes_no_time_away(project: Project) -> None:
+    project.write("conftest.py", JUMPS)
+    project.task("a", agent=scripted(WRITE, paid()))
+    run = project.run("tasks", AGENT, "--codeprobe-max-duration=1h", "--codeprobe-max-cost-usd=1")
+    check(run, code=None)
+    assert (run.code, run.statuses, warned(run)) == (0, {"a": "passed"}, [])
+    data = run.envelope["data"]
+    assert 0 <= data["duration_seconds"] < 3600
+    assert data["started_at"] <= data["ended_at"]

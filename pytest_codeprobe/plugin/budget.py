@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from pytest_codeprobe.errors import CodeprobeError
@@ -42,7 +42,7 @@ class Budget:
     def __init__(self, live: Live, book: RunBook) -> None:
         self._live, self._book = live, book
         self._money, self._time = live.state.options.max_cost_usd, live.state.options.max_duration
-        self._began = time.monotonic() - (time.time() - live.state.began)
+        self._began = live.state.began
         self._ledger: LedgerFile | None = None  #: of its own: a trial of this process that waits must not hold up the follower
         self._told: dict[str, int] = {}
         self._gone_since: float | None = None
@@ -70,7 +70,7 @@ class Budget:
     def look(self) -> None:
         """Five times a second."""
         if self._time is not None:
-            spent = time.monotonic() - self._began
+            spent = monotonic() - self._began
             self._warn(_TIME, self._time, spent, None)
             if spent >= self._time and self._out_of_time is None and len(self._book.final) < len(self._book.plan):
                 self._out_of_time = spent
@@ -84,8 +84,8 @@ class Budget:
 
     def _stop_late(self, is_gone: bool) -> None:
         """Whoever crossed the limit tells the others, once its session had a moment to end; unless it was killed in that moment."""
-        self._gone_since = (self._gone_since or time.monotonic()) if is_gone else None
-        if self._gone_since is not None and time.monotonic() - self._gone_since > _OWN_WORD and not self._live.stops.is_raised("budget"):
+        self._gone_since = (self._gone_since or monotonic()) if is_gone else None
+        if self._gone_since is not None and monotonic() - self._gone_since > _OWN_WORD and not self._live.stops.is_raised("budget"):
             with contextlib.suppress(OSError):
                 self._live.stops.raise_flag("budget")
 

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,7 +48,7 @@ class Ending:
         self.internal = False
         self.stop: BaseException | None = None  #: what ended pytest's loop
         self.refused: CodeprobeError | None = None
-        self._started = time.time()
+        self._started, self._began = time.time(), monotonic()
 
     def reason(self) -> str:
         """Of the trials that never started."""
@@ -203,7 +204,7 @@ class Ending:
         """The envelope; None where there is no place for it."""
         if not self.book.plan and not (self.state.output is not None and self.state.output.json):
             return None
-        now = time.time()
+        seconds = monotonic() - self._began
         invocation, errors = called(self.config), self.errors(code)
         warnings = list(dict.fromkeys([*self.warnings, *(w for f in self.finals() for w in f.warnings)]))
         if self.state.module_errors:
@@ -213,8 +214,8 @@ class Ending:
             run_dir=self.live.shown_run_dir(),
             exit_code=code,
             started_at=stamp(_moment(self._started)),
-            ended_at=stamp(_moment(now)),
-            duration_seconds=round(now - self._started, 3),
+            ended_at=stamp(_moment(self._started + seconds)),  # a clock that jumps makes no run end before it began
+            duration_seconds=round(seconds, 3),
             experiment=self.live.experiment.name,
             ordinary=dict(self.state.ordinary),
             warnings=[spelled(w, console=invocation.console) for w in warnings],

@@ -33,7 +33,7 @@ class State:
         self.worker = given is not None or hasattr(config, "workerinput")
         self.worker_id: str = getattr(config, "workerinput", {}).get("workerid", "main")
         self.xdist = not self.worker and getattr(config.option, "dist", "no") != "no"
-        self.began = time.time()
+        self.began = time.monotonic()  #: of the run: the clock on the wall may jump
         self.spread = config.stash.get(SPREAD, Spread())
         if given is not None:
             self.options = RunOptions.from_json(given["options"])
