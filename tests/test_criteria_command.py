@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -232,3 +233,52 @@ def test_a_process_that_leaves_early_reports_too_few(grading: FakeGrading) -> No
     )
     assert score.value == 0
     assert "not passed: 'adds'" in score.explanation
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "told"),
+    [
+        ("python3 -m pytest -q", {}, "`python3 -m pytest` can't run: `python` in a grader is the interpreter that runs pytest"),
+        ("cd sub && X=1 Y=2 python3 -B -m pytest", {}, "`python3 -m pytest` can't run"),
+        ("make test", {"PATH": "/nowhere"}, "the command starts make, which graders don't find on PATH"),
+        ("\n  pytest tests", {"PATH": "/nowhere"}, "the command starts pytest"),
+        ("python3 -m pytest", {"PATH": "/nowhere"}, "can't run"),
+        ("python3 -m pytest_own", {}, ""),
+        ("python3 -m own", {}, ""),
+        ("python3 check.py; python3 -m pytest", {}, ""),  # only what it starts with is looked at
+        ("./pytest", {"PATH": "/nowhere"}, ""),
+        ("makeshift", {"PATH": "/nowhere"}, ""),
+    ],
+)
+def test_a_runner_that_graders_do_not_have_is_told_before_the_session(
+    grading: FakeGrading, command: str, env: dict[str, str], told: str
+) -> None:
+    grading.env = {**grading.env, **env}
+    if not env:  # a python without packages, as graders find it
+        plain = grading.folder / "bin"
+        plain.mkdir()
+        (plain / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+        (plain / "python3").chmod(0o755)
+        grading.env = {"PATH": f"{plain}:/usr/bin:/bin"}
+    criterion = RunCommand.model_validate({"type": "run_command", "command": command})
+    if told:
+        with pytest.raises(CodeprobeError) as caught:
+            criterion.preflight(grading)
+        assert caught.value.code == "VERIFIER_FAILED"
+        assert told in caught.value.message
+        assert caught.value.remediation
+    else:
+        criterion.preflight(grading)
+        assert not grading.starts
+    if command == "python3 -m pytest -q":
+        (grading.workspace / "pytest.py").write_text("print('the workspace has its own')")
+        criterion.preflight(grading)
+        assert criterion.evaluate(grading).value == 1
+
+
+def test_a_module_that_is_missing_comes_with_a_hint(grading: FakeGrading) -> None:
+    score = run(grading, "python3 -c 'import no_such_thing.of_it'")
+    assert "No module named" in score.explanation
+    assert score.explanation.endswith(
+        "(`python` in a grader is the interpreter that runs pytest, without its packages; it has no no_such_thing)"
+    )

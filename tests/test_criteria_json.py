@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,41 @@ JSON = st.recursive(
 @given(JSON, JSON)
 def test_same_is_equality_of_what_is_written(left: Any, right: Any) -> None:
     assert same(left, right) == (json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True))
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """A schema that looks at a document 2 ** levels times."""
+    parts = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
+    return {"$ref": "#/$defs/d0", "$defs": {**parts, f"d{levels}": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "document", "told"),
+    [
+        (doubling(60), '"x"', "looking took longer than 0.2 s"),
+        ({"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}, json.dumps({"a" * 40 + "!": 1}), ""),
+        ({"patternProperties": {"^(.*?,){25}P": {}}}, json.dumps({"1,2,3,4,5,6,7,8,9,10," * 20: 1}), "0.2 s|in time"),
+        ({"items": {"pattern": "^(.*?,){25}P"}}, json.dumps(["1,2,3,4,5,6,7,8,9,10," * 20] * 3), "0.2 s|does not match"),
+        ({"uniqueItems": True}, json.dumps([[n, {"a": n}] for n in range(2000)] + [[1, {"a": 1.0}]]), "more than once"),
+        ({"uniqueItems": True}, "[1, true, \"1\", 1.5, [1], [true], 0, false]", ""),
+        ({"patternProperties": {"^x": {"type": "integer"}}}, '{"xa": "b", "c": "d"}', "is not of type"),
+        ({"properties": {"a": {}}, "patternProperties": {"^x": {}}, "additionalProperties": False}, '{"a": 1, "xa": 1, "b": 2}', "'b'"),
+        ({"properties": {"a": {}}, "additionalProperties": {"type": "integer"}}, '{"a": "t", "b": "t"}', "is not of type"),
+        ({"additionalProperties": True, "uniqueItems": False}, "[1, 1]", ""),
+    ],
+)  # fmt: skip
+def test_a_schema_is_held_to_a_time(grading: FakeGrading, schema: dict[str, Any], document: str, told: str) -> None:
+    score = check(grading, document, json_schema=schema, timeout=0.2)
+    if told or "patternProperties" in schema:
+        assert score.value == 0
+        assert re.search(told, score.explanation), score.explanation
+    else:
+        assert score.value == 1, score.explanation
+
+
+def test_a_schema_that_has_no_end_is_no_fault_of_the_document(grading: FakeGrading) -> None:
+    with pytest.raises(CodeprobeError, match="refers to itself without end"):
+        check(grading, "1", json_schema={"allOf": [{"$ref": "#"}]})
+    assert check(grading, "[1]", json_schema={"items": {"$ref": "#"}}).value == 1
+    with pytest.raises(ValidationError, match="can't be held to a time"):
+        check(grading, "{}", json_schema={"allOf": [{"patternProperties": {}}], "unevaluatedProperties": False})

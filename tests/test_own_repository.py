@@ -6,11 +6,13 @@ import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_codeprobe.model.config import SandboxConfig
 from pytest_codeprobe.sandboxes.workspace import TemplateStore
+from pytest_codeprobe.tasks.discovery import TaskPatterns
 from tests.front_door import Project, scripted
 
 GIT = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
@@ -130,3 +132,41 @@ def test_a_task_of_agent_command_runs_with_another(project: Project, agent: str)
     assert run.statuses == {"t": "passed" if agent == "oracle" else "failed"}
     assert run.result("t")["agent"]["model"] is None
     assert [w for w in run.envelope["warnings"] if "command" in w] == []
+
+
+TAMPER = """
+import glob, os, sys
+for top in glob.glob("../../codeprobe-*/template-*"):
+    for name in sys.argv[1:]:
+        info = os.stat(f"{top}/{name}")
+        with open(f"{top}/{name}", "r+b") as file: file.write(b"x")
+        os.utime(f"{top}/{name}", ns=(info.st_atime_ns, info.st_mtime_ns))
+open("app.py", "w").write("mine")
+"""
+
+
+def test_a_template_that_a_session_changes_reaches_no_other_trial(project: Project) -> None:
+    """Nor is anything put back from it; same size and time don't hide it, and neither does .git."""
+    script = project.write("tamper.py", TAMPER)
+    project.write("tasks/w/app.py", "the original")
+    files: dict[str, Any] = {"sandbox": {"template_sources": [{"type": "template_dir", "path": "w"}], "protected": ["app.py"]},
+                             "success_criteria": [{"type": "file_contains", "path": "app.py", "includes": ["the original"]}]}  # fmt: skip
+    for name, changed in (("a", "app.py"), ("c", ".git/config")):
+        project.task(name, agent=scripted({"run": f"python3 {script} {changed}"}), **files)
+    for name in ("b", "d"):
+        project.task(name, agent=scripted({"run": "git status --short | grep . || head -c1 .git/config > out.txt"}), **files)
+    run = project.run("tasks", "--codeprobe-agent=scripted").assert_consistent()
+    assert run.statuses == {"a": "error", "b": "passed", "c": "error", "d": "passed"}, run.output
+    for name, path in (("a", "app.py"), ("c", ".git")):
+        result = run.result(name)
+        assert result["code"] == "SANDBOX_FAILED"
+        assert result["reason"] == f"a session changed the template that workspaces are made from: {path}"
+    for name in ("b", "d"):
+        assert (run.trial(name) / "artifacts" / "out.txt").read_text() == "["
+
+
+@pytest.mark.parametrize("pattern", ["/", "./", "//"])
+def test_a_pattern_that_names_nothing_ignores_nothing(project: Project, pattern: str) -> None:
+    patterns = TaskPatterns(["tasks/**/*.yaml"], [pattern], project.path)
+    assert patterns.matches(project.path / "tasks/a.yaml")
+    assert not patterns.ignores(project.path / "tasks")

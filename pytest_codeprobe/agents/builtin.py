@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_codeprobe.agents.base import QuietParser
@@ -37,7 +36,7 @@ class Oracle(Agent):
         trial = request.trial
         solution = trial.solution
         if solution is not None and solution.script is not None:
-            return SessionCommand(argv=("/bin/sh", "-c", solution.script), env=_task_variables(request))
+            return SessionCommand(argv=("/bin/sh", "-c", solution.script), env=trial.variables(request.sandbox.workspace))
         if solution is not None and solution.patch is not None:
             return _apply(Path(solution.patch), request.sandbox.tmp / "solution.patch")
         directory = solution.directory if solution is not None else trial.reference.directory if trial.reference is not None else None
@@ -55,15 +54,6 @@ def _apply(patch: Path, copy: Path) -> SessionCommand:
     except OSError as error:
         raise CodeprobeError("TASK_INVALID", f"solution.patch can't be read: {error}") from error
     return SessionCommand(argv=("git", "apply", "--whitespace=nowarn", "--", str(copy)), env=_PLAIN_GIT, files={copy: content})
-
-
-def _task_variables(request: SessionRequest) -> Mapping[str, str]:
-    """What every command of a task finds in its environment, as far as it is known before grading."""
-    trial = request.trial
-    variables = {"TASK_DIR": str(Path(trial.task_file).parent), "WORKSPACE": str(request.sandbox.workspace)}
-    if trial.reference is not None and trial.reference.directory is not None:
-        variables["REFERENCE_DIR"] = trial.reference.directory
-    return variables
 
 
 class Nop(Agent):

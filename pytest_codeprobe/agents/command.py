@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from pytest_codeprobe.model.result import Usage
 from pytest_codeprobe.model.sandbox import ProcessExit
 from pytest_codeprobe.model.trial import Trial
 
-_PLACEHOLDER = re.compile(r"\{(prompt|prompt_file|model|workspace)\}")
+_PLACEHOLDER = re.compile(r"\{(prompt|prompt_file|model|workspace|task_dir)\}")
 _MAX_ARGUMENT = 128 << 10  # bytes; Linux's MAX_ARG_STRLEN, with the NUL
 _NOT_STARTED = {126: "could not be run", 127: "was not found"}
 #: limits that need a count of what the model did, which this agent can't give; under a budget the two others say what a session counts as
@@ -21,7 +22,7 @@ _COUNTED = ("max_turns", "expected_turns", "max_input_tokens", "max_output_token
 
 
 class CommandAgent(Agent):
-    """Runs `agent.command`. {prompt}, {prompt_file}, {model} and {workspace} in it are replaced, without a shell.
+    """Runs `agent.command`. {prompt}, {prompt_file}, {model}, {workspace} and {task_dir} in it are replaced, without a shell.
 
     A template with neither {prompt} nor {prompt_file} gets the prompt on its standard input. What it prints last is the final
     message; what it costs is unknown.
@@ -62,6 +63,7 @@ class CommandAgent(Agent):
             "prompt_file": str(prompt_file),
             "model": config.model or "",
             "workspace": str(request.sandbox.workspace),
+            "task_dir": str(Path(request.trial.task_file).parent),
         }
         files: dict[Path, bytes] = {prompt_file: prompt} if "prompt_file" in used else {}
         return SessionCommand(
@@ -69,6 +71,15 @@ class CommandAgent(Agent):
             stdin=None if used & {"prompt", "prompt_file"} else prompt,
             files=files,
         )
+
+    def looked_for(self, request: SessionRequest) -> tuple[str, str]:
+        """See the base."""
+        program = (request.trial.agent.command or ("?",))[0]
+        if "/" in program and not program.startswith(("/", "{")):
+            name = program.removeprefix("./")
+            remedy = f"Name a program beside the task file as {{task_dir}}/{name} in agent.command, and make it executable."
+            return " in the workspace, where a relative path leads", remedy
+        return "", "Correct agent.command, or install the program."
 
     def parser(self, request: SessionRequest) -> CommandParser:
         return CommandParser(request)
@@ -92,12 +103,31 @@ class CommandParser(QuietParser):
         return self.output()
 
     def end(self, exit: ProcessExit, *, stopped_for: str | None, stderr_tail: str) -> SessionEnd:
+        if stopped_for is not None or exit.status == 0 or self.request.sandbox.changes():
+            return SessionEnd()
         # a shell says so of a program that it can't start, and so can any program after its work: that is graded
-        if stopped_for is None and exit.status in _NOT_STARTED and not self.request.sandbox.changes():
-            program = (self.request.trial.agent.command or ("?",))[0]
-            reason = f"{program!r} {_NOT_STARTED[exit.status]} ({exit_words(exit)}){last_words(stderr_tail)}"
-            return SessionEnd(code="AGENT_CRASHED", reason=reason, remediation="Correct agent.command, or install the program.")
+        if exit.status in _NOT_STARTED:
+            return self._not_started(exit, stderr_tail)
+        self.warn(f"{self.request.trial.node_id}: the agent ended with {exit_words(exit)} and changed nothing{last_words(stderr_tail)}")
         return SessionEnd()
+
+    def _not_started(self, exit: ProcessExit, stderr_tail: str) -> SessionEnd:
+        """What was tried, and how to name what was meant."""
+        program = (self.request.trial.agent.command or ("?",))[0]
+        there = shutil.which(program, path=self.request.context.environ.get("PATH")) if _is_plain(program) else None
+        said = f"({exit_words(exit)}){last_words(stderr_tail)}"
+        if there:
+            reason = f"{program!r} could not start what it was told to {said}"
+            return SessionEnd(
+                code="AGENT_CRASHED", reason=reason, remediation="Correct what agent.command makes it start, or install that."
+            )
+        where, remedy = CommandAgent().looked_for(self.request)
+        return SessionEnd(code="AGENT_CRASHED", reason=f"{program!r} {_NOT_STARTED[exit.status or 127]}{where} {said}", remediation=remedy)
+
+
+def _is_plain(program: str) -> bool:
+    """A name on PATH or an absolute path, without anything to be replaced."""
+    return "{" not in program and ("/" not in program or program.startswith("/"))
 
 
 def _placeholders(template: Sequence[str]) -> frozenset[str]:

@@ -14,7 +14,7 @@ import regex
 from pydantic import AfterValidator
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.base import Text
+from pytest_codeprobe.model.base import Text, leads_out
 from pytest_codeprobe.model.criterion import Score
 from pytest_codeprobe.text import one_line, shorten
 
@@ -35,7 +35,7 @@ def inside(value: str) -> str:
         raise ValueError("is no path")
     if value.startswith(("/", "~")):
         raise ValueError(f"{value!r} is not relative to the workspace")
-    if ".." in PurePosixPath(value).parts:
+    if leads_out(value):
         raise ValueError(f"{value!r} leaves the workspace")
     return str(PurePosixPath(value))
 

@@ -89,19 +89,11 @@ class Pattern(Model):
         return "" if hit == self.must_match else f"pattern {self.pattern!r} {'matches' if hit else 'does not match'}"
 
 
-class FileMatchesRegex(Criterion):
+class FileMatchesRegex(Criterion, Pattern):
     """A regular expression (Python's syntax) is found in a file, or is not (`must_match: false`)."""
 
     type: Literal["file_matches_regex"]
     path: WorkspacePath
-    pattern: Text
-    must_match: Flag = True
-    flags: Flags = ()
-
-    @model_validator(mode="after")
-    def _compiles(self) -> FileMatchesRegex:
-        compile_pattern(self.pattern, self.flags)
-        return self
 
     def evaluate(self, grading: Grading) -> Score:
         """1 or 0; a missing file is 0 either way, and so is a text on which the pattern takes too long."""
@@ -109,7 +101,7 @@ class FileMatchesRegex(Criterion):
             text = read_text(grading.workspace, self.path)
         except NotThere as error:
             return Score(0.0, str(error))
-        problem = Pattern(pattern=self.pattern, must_match=self.must_match, flags=self.flags).problem(text)
+        problem = self.problem(text)
         return Score(0.0, f"{problem} in {self.path}") if problem else Score(1.0, f"as expected in {self.path}")
 
 

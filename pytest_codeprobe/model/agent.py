@@ -195,6 +195,10 @@ class Agent(ABC):
         """Why this agent can do nothing with a task, which is nobody's failure: the trial is skipped. None = it can."""
         return None
 
+    def looked_for(self, request: SessionRequest) -> tuple[str, str]:
+        """Of a program that could not be started: where it was looked for, as the end of a sentence, and what to do, a sentence."""
+        return "", self.install_hint
+
     def find(self, context: Context) -> str | None:
         """Absolute path of its CLI."""
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pytest_codeprobe.model.base import Model
@@ -51,3 +52,10 @@ class Trial(Model):
     marked: bool = False  #: a Python test with the marker, not a task item
     manifest: tuple[FileRef, ...] = ()
     notes: tuple[str, ...] = ()  #: settings that no task or flag asked for and that were left out, each a sentence
+
+    def variables(self, workspace: Path) -> dict[str, str]:
+        """What every command of the task finds in its environment, as far as it is known before grading."""
+        found = {"TASK_DIR": str(Path(self.task_file).parent), "WORKSPACE": str(workspace)}
+        if self.reference is not None and (place := self.reference.directory or self.reference.file):
+            found["REFERENCE_DIR"] = place if self.reference.directory else str(Path(place).parent)
+        return found

@@ -13,6 +13,7 @@ from pytest_codeprobe.model.result import CriterionResult, TrialResult
 from pytest_codeprobe.text import dollars, one_line, plain, shorten
 
 _MAX_FILES = 20
+_MAX_WARNINGS = 5
 
 
 class _Told(Exception):
@@ -63,6 +64,7 @@ def _failure(record: TrialResult, run_dir: str | None) -> Iterator[str]:
         yield "the agent's last message:"
         yield from _indented(shorten(plain(record.final_message), 1200))
     yield ""
+    yield from (f"warning: {one_line(plain(w), 400)}" for w in record.warnings[:_MAX_WARNINGS])
     yield from _changes(record)
     yield f"cost: {money(record.cost_usd)}"
     yield from _where(record, run_dir)

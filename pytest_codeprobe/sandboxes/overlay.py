@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.base import leads_out
 from pytest_codeprobe.model.config import StarterFile, TemplateSource
 from pytest_codeprobe.sandboxes.leftout import LeftOut
 from pytest_codeprobe.sandboxes.patterns import Patterns
@@ -55,7 +56,7 @@ def _leaves(path: str, what: str) -> CodeprobeError:
 
 def _folder_in(tree: Path, relative: PurePosixPath, what: str) -> Path:
     """The folder inside the tree, made of real folders; what else lies in its way gives way."""
-    if relative.is_absolute() or ".." in relative.parts:
+    if leads_out(str(relative)):
         raise _leaves(str(relative), what)
     folder = tree
     for part in relative.parts:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.base import leads_out
 from pytest_codeprobe.sandboxes.changes import Baseline, copy_any
 from pytest_codeprobe.sandboxes.entries import Entry
 from pytest_codeprobe.sandboxes.trees import failed, is_folder, remove_tree
@@ -37,7 +38,7 @@ def restore(baseline: Baseline, workspace: Path, paths: Sequence[str]) -> None:
 
 def _inside(path: str) -> PurePosixPath:
     relative = PurePosixPath(path)
-    if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+    if leads_out(path) or not relative.parts:
         raise CodeprobeError("SANDBOX_FAILED", f"{path!r} is not a path inside the workspace")
     return relative
 

@@ -20,9 +20,10 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.config import SandboxConfig
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.sandboxes.changes import Baseline
-from pytest_codeprobe.sandboxes.entries import Difference, Records, scan
+from pytest_codeprobe.sandboxes.entries import Difference, Records, merge, scan
 from pytest_codeprobe.sandboxes.gitbaseline import write_repository
 from pytest_codeprobe.sandboxes.keeping import keep_tree, move_tree
+from pytest_codeprobe.sandboxes.lane import LANE
 from pytest_codeprobe.sandboxes.leftout import below
 from pytest_codeprobe.sandboxes.overlay import check_links, lay
 from pytest_codeprobe.sandboxes.patch import find_git, write_patch
@@ -35,7 +36,9 @@ from pytest_codeprobe.sandboxes.trees import (
     failed,
     remove_tree,
 )
+from pytest_codeprobe.text import one_line
 
+_INODE = 0xFFFFFFFFFFFFFFFF  #: as Records keeps it
 KEPT = 256  #: templates that are kept for trials to come
 KEPT_BYTES = 1 << 30  #: of their files
 #: one template at a time, so that threads don't hold each other up; not the lane of the trials, it can take long
@@ -76,6 +79,19 @@ class Template:
     def __init__(self, tree: Path, records: Records, entries: int, size: int) -> None:
         self.tree, self.records, self.size = tree, records, size
         self.small = entries <= SMALL_FILES and size <= SMALL_BYTES
+        self._repository = _repository(tree)
+
+    def changed(self) -> str | None:
+        """A path that is not as it was made, None if all is: under a driver that doesn't isolate, a session can write there.
+
+        By inode and ctime, which no program can set.
+        """
+        for piece in LANE.pieces(merge(iter(self.records), scan(os.fsencode(self.tree)))):
+            for pair in piece:
+                before, after = pair
+                if before is None or after is None or before[:6] != (*after[:4], after.inode & _INODE, after.ctime_ns):
+                    return os.fsdecode(pair.path)
+        return None if _repository(self.tree) == self._repository else ".git"
 
 
 class TemplateStore:
@@ -102,14 +118,20 @@ class TemplateStore:
         hidden = below(hidden, config.template_sources)
         key = _key(config, hidden)
         with self._lock:
-            if key in self._ready:
-                self._ready.move_to_end(key)
-                return self._ready[key]
             making = self._locks.get(key) or _Making()
             self._locks[key] = making
+            template = self._ready.get(key)
+            if template is not None:
+                self._ready.move_to_end(key)
+        if template is not None and template.changed() is None:
+            return template
+        spoilt = template
         with making.lock:
             with self._lock:
                 template = self._ready.get(key)
+                if template is not None and template is spoilt:
+                    self._given_up.append((spoilt.tree, weakref.ref(spoilt)))
+                    template = None
             if template is None:
                 template = self._make(config, hidden)
                 with self._lock:
@@ -171,6 +193,16 @@ def _remove_own(folder: Path, pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # no lane, no lock: the garbage collector may call while this thread holds one
 
 
+def _repository(tree: Path) -> frozenset[tuple[str, int, int]]:
+    """Names, inodes and ctimes of what is in `.git`, which scan() leaves out."""
+    found = set()
+    for folder, _, names in os.walk(tree / ".git"):
+        for path in (folder, *(f"{folder}/{name}" for name in names)):
+            info = os.lstat(path)
+            found.add((path, info.st_ino, info.st_ctime_ns))
+    return frozenset(found)
+
+
 def _measured(tree: Path) -> Template:
     records = Records(str(tree.parent))
     size = 0
@@ -212,8 +244,17 @@ class CopiedWorkspace:
         self._found = None
 
     def changes(self) -> Sequence[Change]:
-        """What differs from the baseline, sorted; looked up anew at each call."""
+        """What differs from the baseline, sorted; looked up anew at each call.
+
+        SANDBOX_FAILED where the template is no longer as it was made: nothing can be compared with it, or put back from it.
+        """
         found, listed = self._taken().changes()
+        if spoilt := self._template.changed():
+            raise CodeprobeError(
+                "SANDBOX_FAILED",
+                f"a session changed the template that workspaces are made from: {one_line(spoilt)}",
+                remediation="Look at what the trials that ran at that time did; a driver that isolates lets no session reach it.",
+            )
         self._found = found
         return listed
 

@@ -76,6 +76,8 @@ def _segments(pattern: str) -> tuple[str, ...]:
     below = pattern.endswith("/")
     anchored = "/" in pattern.rstrip("/")
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    if not parts:
+        return ()  # `/` and `./` name nothing, as in git
     if not anchored:
         parts.insert(0, "**")
     if below:

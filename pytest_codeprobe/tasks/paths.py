@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from pytest_codeprobe.model.base import leads_out
+
 DEFAULTS = Path("experiments", "default.yaml")  #: below rootdir: the layer below all tasks
 Kind = Literal["file", "folder", "any"]
 _PLAIN = frozenset(("", ".", ".."))  #: parts of a path that lead somewhere else than down
@@ -163,6 +165,6 @@ class Places:
 
 def workspace_path(text: str) -> str:
     """A path inside the workspace, as given; PathProblem if it is absolute or has `..`."""
-    if not text.strip() or text.startswith("/") or ".." in text.split("/"):
+    if not text.strip() or leads_out(text):
         raise PathProblem(f"must be a path inside the workspace, without '..': {text!r}")
     return text

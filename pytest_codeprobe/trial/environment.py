@@ -66,7 +66,7 @@ def command_environment(trial: Trial, context: Context, sandbox: Sandbox, tools:
     """
     base = allowlisted(context.environ)
     path = f"{tools}/bin:{base.get('PATH', os.defpath)}:{sandbox.workspace}/node_modules/.bin"
-    environment = {
+    return {
         "TERM": "dumb",
         **base,
         "PATH": path,
@@ -80,23 +80,10 @@ def command_environment(trial: Trial, context: Context, sandbox: Sandbox, tools:
         "GIT_CONFIG_VALUE_0": os.devnull,
         "GIT_CONFIG_KEY_1": "core.fsmonitor",
         "GIT_CONFIG_VALUE_1": "false",
-        "TASK_DIR": str(Path(trial.task_file).parent),
-        "WORKSPACE": str(sandbox.workspace),
+        **trial.variables(sandbox.workspace),
         **passed_through(trial, context, role),
         **trial.sandbox.env,
     }
-    if reference := reference_dir(trial):
-        environment["REFERENCE_DIR"] = reference
-    return environment
-
-
-def reference_dir(trial: Trial) -> str | None:
-    """The folder of the reference solution, for graders."""
-    if trial.reference is None:
-        return None
-    if trial.reference.directory:
-        return trial.reference.directory
-    return str(Path(trial.reference.file).parent) if trial.reference.file else None
 
 
 def make_tools(folder: Path) -> Path:

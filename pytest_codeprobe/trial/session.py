@@ -288,7 +288,9 @@ class Session:
             return request.sandbox.start(start, role="session", stdout=self.stdout, stderr=self.stderr, limits=limits)
         except OSError as error:
             code = "SANDBOX_FAILED" if error.errno in _NO_ROOM else "AGENT_CRASHED"
-            raise CodeprobeError(code, f"{command.argv[0]} could not be started: {error.strerror or error}") from error
+            where, remedy = self._agent.looked_for(request) if code == "AGENT_CRASHED" else ("", "")
+            said = f"{command.argv[0]} could not be started{where}: {error.strerror or error}"
+            raise CodeprobeError(code, said, remediation=remedy or None) from error
 
     def _watch(self, process: Process, parser: SessionParser) -> tuple[ProcessExit, str | None]:
         reader = LineTail(self.stdout, parser)

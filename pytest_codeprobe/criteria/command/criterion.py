@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,12 +15,24 @@ from pydantic import Field, model_validator
 from pytest_codeprobe.criteria.base import NotThere, WorkspacePath, broken, compile_pattern, found, listing, locate, read_bytes, read_text
 from pytest_codeprobe.criteria.command.programs import programs_of
 from pytest_codeprobe.criteria.command.reports import BadReport, Report, read_junit, read_tap
+from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
 from pytest_codeprobe.model.sandbox import Command, CommandResult
 from pytest_codeprobe.text import ending, one_line, shorten
 
 _SECONDS = 30.0
+#: runners that no agent brings along, where a command starts with one; behind `cd …` and variables for it
+_START = re.compile(
+    r"\s*(?:cd [^\s;&|]+ *(?:&&|;)\s*)?(?:[A-Za-z_]\w*=[^\s;&|$`]* +)*"
+    r"(?:(?P<python>python3?)(?: +-[BEIsuOv]+)* +-m +(?P<module>pytest|coverage|mypy|ruff|tox|nox|pip)"
+    r"|(?P<program>pytest|node|npm|cargo|go|make))"
+    r"(?![\w./-])"
+)
+_PLAIN_PYTHON = "`python` in a grader is the interpreter that runs pytest, without its packages"
+_MISSING = 86  #: exit status of the probe
+_PROBE = "{program} -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec(\"{module}\") is None and 86)'"
+_NO_MODULE = re.compile(r"No module named '?([\w.]+)")
 _KEPT = 4000  #: characters of stdout and of stderr in the evidence
 
 
@@ -87,6 +100,22 @@ class RunCommand(Criterion):
         """As far as the text of the command tells."""
         return programs_of(self.command)
 
+    def preflight(self, grading: Grading) -> None:
+        """Before the session: a runner that graders don't have would fail every agent alike, and no agent can bring it.
+
+        Only what the command starts with is looked at. CodeprobeError VERIFIER_FAILED.
+        """
+        if (start := _START.match(self.command)) is None:
+            return
+        program, module = start["program"] or start["python"], start["module"]
+        probe = _PROBE.format(program=program, module=module) if module else f"command -v {program}"
+        try:
+            result = grading.run(Command(argv=["/bin/sh", "-c", probe], env=grading.environment), timeout=_SECONDS)
+        except OSError as error:
+            raise broken(f"the command could not be started: {error}") from error
+        if result.exit.status in (_MISSING, 127) or (not module and result.exit.status == 1):
+            raise _no_runner(program, module)
+
     def evaluate(self, grading: Grading) -> Score:
         """1 or 0, or the number that it printed; 0 after a time-out or with an unexpected exit code.
 
@@ -127,8 +156,11 @@ class RunCommand(Criterion):
             return f"it was ended: {result.exit.cause}"
         if result.exit.status == self.expected_exit_code:
             return ""
+        hint = ""
+        if result.exit.status == 1 and (missing := _NO_MODULE.findall(result.stderr)) and re.match(r"\s*python3?\b", self.command):
+            hint = f" ({_PLAIN_PYTHON}; it has no {one_line(missing[-1], 80)})"
         tail = ending(one_line(ending(result.stderr.strip() or result.stdout.strip(), 10_000), 10_000), 300)
-        return f"exit code {result.exit.status}, expected {self.expected_exit_code}" + (f": {tail}" if tail else "")
+        return f"exit code {result.exit.status}, expected {self.expected_exit_code}" + (f": {tail}" if tail else "") + hint
 
     def _output_is_wrong(self, result: CommandResult, shown: CommandResult) -> str:
         wanted = self.expected_stdout
@@ -162,6 +194,20 @@ class RunCommand(Criterion):
         if absent := [name for name in self.expected_tests if report.not_passed(name)]:
             problems.append(f"not passed: {listing(absent)}")
         return "; ".join(problems)
+
+
+def _no_runner(program: str, module: str | None) -> CodeprobeError:
+    if module is None:
+        error = broken(f"the command starts {program}, which graders don't find on PATH")
+        return CodeprobeError(
+            error.code, error.message, remediation=f"Install {program}, or put it on the PATH of the process that runs pytest."
+        )
+    instead = "the criterion `pytest`, which needs none" if module == "pytest" else "a program on PATH"
+    return CodeprobeError(
+        "VERIFIER_FAILED",
+        f"`{program} -m {module}` can't run: {_PLAIN_PYTHON}",
+        remediation=f"Use {instead}, or call {module} by the path of an environment that has it.",
+    )
 
 
 def printed_score(output: str) -> float | None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import jmespath
 import jmespath.exceptions
 from pydantic import model_validator
 
 from pytest_codeprobe.criteria.base import NotThere, WorkspacePath, broken, compile_pattern, found, read_text
+from pytest_codeprobe.criteria.json_check.schema import check_schema, violations
 from pytest_codeprobe.model.base import Model, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
 from pytest_codeprobe.text import one_line
@@ -23,7 +23,7 @@ _NUMERIC = ("gt", "gte", "lt", "lte")
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 #: what an expression or a schema raises on a value it was not made for, such as a number that no float can hold
 _OF_THE_DOCUMENT = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
-_MAX_PROBLEMS = 5  #: of a schema that are shown
+_SECONDS = 30.0  #: for the schema
 
 
 class Assertion(Model):
@@ -90,12 +90,13 @@ class JsonCheck(Criterion):
     json_schema: dict[str, Any] | Text | None = None
     assertions: tuple[Assertion, ...] = ()
 
+    default_timeout: ClassVar[float] = _SECONDS
     task_paths: ClassVar[Mapping[str, str]] = {"json_schema": "schema"}
 
     @model_validator(mode="after")
     def _schema_is_one(self) -> JsonCheck:
         if isinstance(self.json_schema, dict):
-            _check_schema(self.json_schema)
+            check_schema(self.json_schema)
         return self
 
     def evaluate(self, grading: Grading) -> Score:
@@ -107,7 +108,8 @@ class JsonCheck(Criterion):
             return Score(0.0, str(error))
         except (ValueError, RecursionError) as error:
             return Score(0.0, f"{self.path} is not JSON: {one_line(str(error))}")
-        if schema is not None and (problems := _violations(schema, document)):
+        seconds = grading.time_left(self.timeout or _SECONDS)
+        if schema is not None and (problems := violations(schema, document, seconds)):
             return Score(0.0, "the schema does not hold: " + "; ".join(problems))
         problems = [p for p in (assertion.problem(document) for assertion in self.assertions) if p]
         value = 1 - len(problems) / len(self.assertions) if self.assertions else 1.0
@@ -119,7 +121,7 @@ class JsonCheck(Criterion):
         file = Path(grading.trial.task_file).parent / self.json_schema  # absolute already where a loader made it so
         try:
             schema = load(file.read_text(encoding="utf-8"))
-            _check_schema(schema)
+            check_schema(schema)
         except (OSError, ValueError) as error:
             raise broken(f"the schema {self.json_schema} can't be used: {error}") from error
         return schema
@@ -180,37 +182,3 @@ def _short(value: Any) -> str:
         return one_line(json.dumps(value, ensure_ascii=False, default=str), 120)
     except RecursionError:
         return "nested too deeply"
-
-
-def _check_schema(schema: Any) -> None:
-    import jsonschema.validators
-
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        raise ValueError(f"is not a JSON Schema: {error.json_path}: {one_line(error.message)}") from error
-
-
-def _violations(schema: Any, document: Any) -> list[str]:
-    """The first few places where the schema does not hold."""
-    import jsonschema.validators
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
-    def pattern(_validator: Any, wanted: str, value: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
-        if isinstance(value, str) and not found(compile_pattern(wanted), value):
-            yield jsonschema.ValidationError(f"{one_line(value, 80)!r} does not match {wanted!r}")
-
-    kind: Any = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    bounded = cast(Any, jsonschema.validators).extend(kind, {"pattern": pattern})
-    registry: Any = Registry()  # an empty one: a `$ref` elsewhere is an error, never a download
-    try:
-        errors = list(islice(bounded(schema, registry=registry).iter_errors(document), _MAX_PROBLEMS))
-    except Unresolvable as error:
-        raise broken(f"the schema refers to {error.ref!r}, which is not in it; nothing is fetched") from error
-    except RecursionError:
-        return ["the document is nested too deeply"]
-    except ArithmeticError as error:
-        return [f"a number can't be compared: {error}"]
-    return [f"{error.json_path}: {one_line(error.message)}" for error in errors]
