@@ -58,7 +58,7 @@ def test_only_a_program_that_could_not_start_is_a_crash(tmp_path: Path, script: 
 @pytest.mark.parametrize(
     ("command", "reason", "remedy"),
     [
-        (["/bin/sh", "-c", "no-such-program-here"], "'/bin/sh' could not start what it was told to (exit status 127): ", "agent.command starts"),
+        (["/bin/sh", "-c", "no-such-program"], "'/bin/sh' could not start what it was told to (exit status 127)", "agent.command starts"),
         (["sh", "-c", "exit 126"], "'sh' could not start what it was told to (exit status 126)", "agent.command starts"),
         (["./agent.sh", "x"], "'./agent.sh' was not found in the workspace, where a relative path leads (exit status 127)",
          "beside the task file as {task_dir}/agent.sh"),

@@ -118,9 +118,7 @@ class CommandParser(QuietParser):
         said = f"({exit_words(exit)}){last_words(stderr_tail)}"
         if there:
             reason = f"{program!r} could not start what it was told to {said}"
-            return SessionEnd(
-                code="AGENT_CRASHED", reason=reason, remediation="Correct what agent.command makes it start, or install that."
-            )
+            return SessionEnd(code="AGENT_CRASHED", reason=reason, remediation="Correct what agent.command starts, or install that.")
         where, remedy = CommandAgent().looked_for(self.request)
         return SessionEnd(code="AGENT_CRASHED", reason=f"{program!r} {_NOT_STARTED[exit.status or 127]}{where} {said}", remediation=remedy)
 
