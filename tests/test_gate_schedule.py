@@ -189,6 +189,7 @@ def suite(files: int, trials: int, canaries: int, ordinary: int, group: bool) ->
     return [*ids, *gate, *rest], set(gate)
 
 
+@pytest.mark.joint
 @pytest.mark.parametrize("dist", SCHEDULERS)
 @settings(max_examples=100, deadline=None)
 @given(

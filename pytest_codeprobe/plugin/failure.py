@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pluggy
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
@@ -14,6 +15,8 @@ from pytest_codeprobe.text import dollars, one_line, plain, shorten
 
 _MAX_FILES = 20
 _MAX_WARNINGS = 5
+#: where no test can have skipped: of a skip that is raised in a hook of ours, whose frame is hidden, pytest finds the frame around it
+_NO_PLACES = (Path(__file__).parents[1], Path(pluggy.__file__).parent)
 
 
 class _Told(Exception):
@@ -134,3 +137,10 @@ def _indented(text: str) -> Iterator[str]:
 def money(cost: float | None) -> str:
     """Dollars; `unknown` is never shown as 0."""
     return "unknown" if cost is None else dollars(cost)
+
+
+def place_skip(item: pytest.Item, report: pytest.TestReport) -> None:
+    """A skip that was raised in here is said of the task's place, not of this file."""
+    if isinstance(report.longrepr, tuple) and any(map(Path(report.longrepr[0]).is_relative_to, _NO_PLACES)):
+        path, line, _ = item.reportinfo()
+        report.longrepr = (str(path), (line or 0) + 1, report.longrepr[2])

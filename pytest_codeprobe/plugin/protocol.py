@@ -17,7 +17,7 @@ from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
 from pytest_codeprobe.plugin.ahead import FIXTURE_MODULE, OURS, fixture_definitions
 from pytest_codeprobe.plugin.checks import refuse_what_cannot_run
 from pytest_codeprobe.plugin.collect import TaskItem, no_agent
-from pytest_codeprobe.plugin.failure import failure_text, harness_text, no_fixture, told
+from pytest_codeprobe.plugin.failure import failure_text, harness_text, no_fixture, place_skip, told
 from pytest_codeprobe.plugin.gate import Fallen, canaries_first, guard
 from pytest_codeprobe.plugin.marked import MARKED, Marked, holder_of, mark_tests, redact_report
 from pytest_codeprobe.plugin.refusal import refusal_in, usage_of
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 #: what a criterion, an adapter or a sandbox of the user's says to pytest
 PASSES = (KeyboardInterrupt, pytest.exit.Exception, pytest.skip.Exception, pytest.fail.Exception, pytest.xfail.Exception)
 _TOLD = (CodeprobeError, pytest.FixtureLookupError)  #: in our words
-_PACKAGE = Path(__file__).parents[1]
 NO_START = "no agent starts under --setup-only and --setup-plan"
 
 
@@ -215,7 +214,7 @@ class TrialProtocol:
         report = yield
         run = _run_of(item)
         if holder_of(item) is not None:
-            _place_skip(item, report)
+            place_skip(item, report)
         record = _record_of(item)
         if run is not None and record is not None:
             if call.when == "setup" and call.excinfo is not None and record.status in VERDICTS:
@@ -342,13 +341,6 @@ def _time(item: pytest.Item, record: TrialResult, report: pytest.TestReport) -> 
     if report.when == "setup" and isinstance(item, TaskItem) and (item.ahead or item.ran_ahead):
         report.duration = record.duration_seconds
         report.start = report.stop - report.duration
-
-
-def _place_skip(item: pytest.Item, report: pytest.TestReport) -> None:
-    """A skip that was raised in here is said of the task's place, not of this file."""
-    if isinstance(report.longrepr, tuple) and Path(report.longrepr[0]).is_relative_to(_PACKAGE):
-        path, line, _ = item.reportinfo()
-        report.longrepr = (str(path), (line or 0) + 1, report.longrepr[2])
 
 
 def _why_pytest_failed(call: pytest.CallInfo[None], redactor: Redactor) -> str:
