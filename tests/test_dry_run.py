@@ -69,7 +69,6 @@ def test_marked(codeprobe_score):
     )
 
 
-@pytest.mark.joint
 def test_nothing_starts(project: Project, mode: str) -> None:
     fill(project)
     run = project.run("tasks", "tests", AGENT, DRY, mode=mode)
@@ -98,7 +97,6 @@ def test_ordinary_tests_alone_do_not_run_either(project: Project, mode: str) -> 
     assert not (project.path / ".codeprobe").exists()
 
 
-@pytest.mark.joint
 @pytest.mark.parametrize("spread", MODES)
 def test_the_estimate_holds_what_the_next_run_takes(project: Project, spread: str) -> None:
     for n in range(1, 4):

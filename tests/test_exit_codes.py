@@ -94,8 +94,7 @@ class Case:
 BOTH = ("tasks", "tests", AGENT)
 #: those in which pytest or xdist could differ between its versions
 JOINT = frozenset(
-    {"failed-beats-error", "expected-fail", "no-agent", "maxfail", "module-error", "broken"}
-    | {"broken-goes-on", "no-node", "test-exits", "start-raises", "finish-raises"}
+    {"failed-beats-error", "no-agent", "module-error", "broken-goes-on", "no-node", "test-exits", "start-raises", "finish-raises"}
 )
 CASES = (
     # --- verdicts
@@ -156,7 +155,7 @@ LOOPS = frozenset(
     | {"broken-goes-on", "test-exits", "finish-exits", "report-raises", "summary-raises", "finish-raises"}
 )
 ENDS = [
-    pytest.param(case, mode, id=f"{case.name}-{mode}", marks=[pytest.mark.joint] * (case.name in JOINT))
+    pytest.param(case, mode, id=f"{case.name}-{mode}", marks=[pytest.mark.joint] * (case.name in JOINT and mode != "jobs"))
     for case in CASES
     for mode in MODES
     if mode != "jobs" or case.name in LOOPS

@@ -45,7 +45,6 @@ def test_a_path_or_a_bare_name(project: Project) -> None:
     assert load_experiment(project.path / "experiments/fast.yaml", settings(project.path)).name == "quick"
 
 
-@pytest.mark.joint
 def test_the_same_in_every_mode_and_from_the_index(project: Project, mode: str) -> None:
     project.task("t", agent=scripted(WRITE))
     project.write("experiments/default.yaml", LIMIT % 33)

@@ -131,7 +131,6 @@ def test_only_json(loud: Project, surface: str, json_flag: str, door: str) -> No
         assert envelope["errors"]
 
 
-@pytest.mark.joint
 @pytest.mark.parametrize(("number", "json_flag"), [(signal.SIGINT, FLAGS[0]), (signal.SIGTERM, FLAGS[1])], ids=["int", "term"])
 def test_only_json_after_a_signal(loud: Project, mode: str, number: signal.Signals, json_flag: str) -> None:
     loud.task("d", agent=scripted({"run": f"echo loud; touch {loud.marks}/on; sleep 60"}))

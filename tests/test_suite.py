@@ -43,7 +43,6 @@ def test_keys_and_values(project: Project, text: str, left: set[str]) -> None:
     assert (run.code, run.statuses) == (0, dict.fromkeys(left, "passed"))
 
 
-@pytest.mark.joint
 def test_the_same_in_every_mode(project: Project, mode: str) -> None:
     fill(project)
     project.write("suite.toml", '[suite]\ntags = ["smoke"]\n')
@@ -73,7 +72,6 @@ def test_collect_only_shows_it(project: Project) -> None:
     assert not (project.path / ".codeprobe").exists()
 
 
-@pytest.mark.joint
 def test_no_match_says_which_key_removed_how_many(project: Project, mode: str) -> None:
     fill(project)
     project.write("suite.toml", '[suite]\nname = "s"\ntags = "smoke"\ndifficulties = "medium"\n')

@@ -109,7 +109,6 @@ def test_over_the_budget_later_transcripts_are_truncated(project: Project, mode:
     assert not (run.folder / "stop").exists()
 
 
-@pytest.mark.joint
 def test_over_the_budget_the_run_stops(project: Project, mode: str) -> None:
     for n in range(4):
         project.task(f"a{n}", agent=talking(20))
