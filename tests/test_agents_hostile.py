@@ -59,6 +59,8 @@ def scripted_event(draw: st.DrawFn) -> bytes:
     return json.dumps({"event": kind, **draw(st.dictionaries(names, ANYTHING))}).encode("utf-8", "surrogatepass")
 
 
+#: one for each kind of parser: nop, oracle and none have one
+PARSERS = [agent for agent in BUILTIN if agent.name not in ("oracle", "none")]
 LINES = st.lists(
     mutated() | scripted_event() | st.binary(max_size=200) | st.builds(lambda v: json.dumps({"type": v}).encode(), ANYTHING), max_size=15
 )
@@ -73,11 +75,11 @@ def fresh(agent: Agent, folder: Path) -> SessionParser:
     return agent.parser(make_request(folder, {"command": ["x"]}, prompt="\ud800 prompt \x00"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     LINES, st.sampled_from([None, "final", "auth", "patience", "task_timeout", "stopped:interrupt"]), st.sampled_from([0, 1, -9, 143, None])
 )
-@pytest.mark.parametrize("agent", BUILTIN, ids=lambda agent: agent.name)
+@pytest.mark.parametrize("agent", PARSERS, ids=lambda agent: agent.name)
 def test_any_output_gives_a_valid_transcript(
     folder: Path, agent: Agent, lines: list[bytes], stopped_for: str | None, status: int | None
 ) -> None:
