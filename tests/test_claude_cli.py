@@ -183,7 +183,7 @@ def assert_key_is_nowhere(folder: Path, key: str = KEY) -> None:
 def test_an_outage_is_tried_twice_and_both_attempts_are_kept(claude: ClaudeProject) -> None:
     always: dict[str, Any] = {"times": None, "where": "all"}
     claude.task("down")
-    claude.task("silent", run_limits={"provider_patience": 6})
+    claude.task("silent", run_limits={"provider_patience": 8})
     claude.task("overloaded")
     claude.task("refused", agent={"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}})
     claude.task("back")
