@@ -78,12 +78,8 @@ def test_ends_of_the_cli(project: Project) -> None:
     path = os.pathsep.join((str(folder), os.environ.get("PATH", os.defpath)))
     project.environment.update({**nobody, "PATH": path, "ANTHROPIC_API_KEY": "sk-ant-api03-0f1e2d3c4b5a6978"})
     for kind in ENDS:
-        project.task(kind, initial_prompt=f"{kind} it", run_limits={"max_turns": 3}, agent={"type": "claude"})
-    broken = project.write("no-interpreter", "#!/no/such/interpreter\n")
-    broken.chmod(0o755)
-    project.task("cannot", agent={"type": "command", "command": [str(broken)]})
-    named = [f"tasks/{task}.yaml" for task in ("cannot", *ENDS)]
-    run = project.run(*named, "--codeprobe-jobs=5").assert_consistent()
+        project.task(kind, initial_prompt=f"{kind} it", run_limits={"max_turns": 3})
+    run = project.run("tasks", "--codeprobe-agent=claude", "--codeprobe-jobs=5").assert_consistent()
     for kind, (status, code, says) in ENDS.items():
         record = run.result(kind)
         assert (record["status"], record["code"]) == (status, code), record
@@ -99,12 +95,6 @@ def test_ends_of_the_cli(project: Project) -> None:
 
 def check_evidence(run: Run) -> None:
     assert f"`{run.project.scratch}/bin/claude --version`" in run.result("old")["remediation"]
-    cannot = run.result("cannot")
-    assert (cannot["code"], cannot["reason"]) == (
-        "AGENT_CRASHED",
-        f"{run.project.path}/no-interpreter could not be started: No such file or directory",
-    )
-    assert cannot["remediation"] == f"Start `{run.project.path}/no-interpreter` by hand to see what is wrong with it."
     assert run.result("turns")["limit_hit"] == {"name": "max_turns", "value": 3.0}
     (raw,) = [step for step in transcript(run, "junk").steps if (step.extra or {}).get("raw")]
     assert raw.message == "Warning: no stdin data received in 3s\n(node:1) [DEP0040] DeprecationWarning: punycode"
