@@ -186,6 +186,17 @@ def test_an_end_that_uses_up_the_rest_is_an_end(project: Project) -> None:
     assert detail == {"kind": "cost", "limit": 0.3, "spent": 0.5, "reserved": 0.0}
 
 
+def test_grading_that_has_begun_ends_as_ever(project: Project) -> None:
+    wait = f"touch {project.marks}/grading; until [ -e {project.path}/run/stop/budget ]; do sleep 0.1; done"
+    project.task("a", agent=scripted(WRITE, paid()), success_criteria=[{"type": "run_command", "command": wait, "timeout": 60}])
+    go_on = f"until [ -e {project.marks}/grading ]; do sleep 0.1; done"
+    project.task("b", agent=scripted({"run": go_on}, *metered(project, "b", 50, seconds=0.2)))
+    run = project.run("tasks", AGENT, "--codeprobe-max-cost-usd=1", "--codeprobe-run-dir=run", mode="xdist")
+    check(run)
+    assert outcomes(run) == {"a": ("passed", None), "b": ("not_run", "budget")}
+    assert run.result("a")["cost_usd"] == REPLY
+
+
 # ---- reservations
 
 

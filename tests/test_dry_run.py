@@ -13,7 +13,7 @@ import pytest
 from pytest_codeprobe.criteria.command.programs import programs_of
 from pytest_codeprobe.run.estimate import RUNS, History, estimate, makespan
 from pytest_codeprobe.run.plan import PlannedTrial
-from tests.front_door import MODES, Project, Run, scripted
+from tests.front_door import Project, Run, scripted
 
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 AGENT = "--codeprobe-agent=scripted"
@@ -97,30 +97,31 @@ def test_ordinary_tests_alone_do_not_run_either(project: Project, mode: str) -> 
     assert not (project.path / ".codeprobe").exists()
 
 
-@pytest.mark.parametrize("spread", MODES)
-def test_the_estimate_holds_what_the_next_run_takes(project: Project, spread: str) -> None:
+def test_the_estimate_holds_what_the_next_run_takes(project: Project, mode: str) -> None:
     for n in range(1, 4):
         project.task(f"t{n}", agent=scripted({"sleep": 0.1 * n}, WRITE, usage(1000 * n, 0.25 * n)))
-    cold = project.run("tasks", AGENT, DRY, mode=spread).run_dir_of_it().envelope["data"]["estimate"]
-    assert (cold["measured_trials"], cold["runs"]) == (0, 0)
-    assert cold["cost_usd"] == {"low": 0, "expected": None, "high": None, "unknown_trials": 3}
-    assert cold["duration_seconds"]["low"] == 0
-    assert cold["duration_seconds"]["expected"] is None
-    project.run("tasks", AGENT, mode=spread)
+    if mode == "plain":
+        cold = project.run("tasks", AGENT, DRY).run_dir_of_it().envelope["data"]["estimate"]
+        assert (cold["measured_trials"], cold["runs"]) == (0, 0)
+        assert cold["cost_usd"] == {"low": 0, "expected": None, "high": None, "unknown_trials": 3}
+        assert cold["duration_seconds"]["low"] == 0
+        assert cold["duration_seconds"]["expected"] is None
+    measured = project.run("tasks", AGENT, mode=mode).assert_consistent().envelope["data"]
     latest = project.path / ".codeprobe/runs/latest"
     before = latest.readlink()
-    told = project.run("tasks", AGENT, DRY, mode=spread).run_dir_of_it().envelope["data"]["estimate"]
+    told = project.run("tasks", AGENT, DRY, mode=mode).run_dir_of_it().envelope["data"]["estimate"]
     assert latest.readlink() == before, "a dry run is not the latest"
     assert (told["trials"], told["measured_trials"], told["runs"]) == (3, 3, 1)
-    assert told["parallel"] == {"plain": 1, "xdist": 2, "jobs": 4}[spread]
-    measured = project.run("tasks", AGENT, mode=spread).assert_consistent().envelope["data"]
+    assert told["parallel"] == {"plain": 1, "xdist": 2, "jobs": 4}[mode]
+    # the run that it was made from lies within it to the last second; of one that follows, all that does not hang on the machine
+    assert told["duration_seconds"]["low"] < told["duration_seconds"]["expected"] < told["duration_seconds"]["high"]
+    assert told["duration_seconds"]["low"] <= measured["duration_seconds"] <= told["duration_seconds"]["high"]
+    assert told["duration_seconds"]["expected"] == pytest.approx(measured["duration_seconds"], abs=0.01)
+    if mode == "plain":
+        measured = project.run("tasks", AGENT, mode="jobs").assert_consistent().envelope["data"]
     tokens = sum(n for n in measured["tokens"].values() if n is not None)
     for name, value in (("tokens", tokens), ("cost_usd", measured["cost_usd"])):
         assert told[name]["low"] <= told[name]["expected"] == value <= told[name]["high"], name
-    assert told["duration_seconds"]["low"] < told["duration_seconds"]["expected"] < told["duration_seconds"]["high"]
-    first = project.envelopes()[0]["data"]  # the run that it was made from lies within it too, to the last second
-    assert told["duration_seconds"]["low"] <= first["duration_seconds"] <= told["duration_seconds"]["high"]
-    assert told["duration_seconds"]["expected"] == pytest.approx(first["duration_seconds"], abs=0.01)
 
 
 def test_limits_bound_what_nobody_has_measured(project: Project) -> None:
