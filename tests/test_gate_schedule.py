@@ -19,6 +19,7 @@ from pytest_codeprobe.plugin.gate import Fallen, Gate, WorkerGate
 from pytest_codeprobe.plugin.marked import MARKED
 from pytest_codeprobe.plugin.schedule import OVER, Schedule, put_between
 from pytest_codeprobe.run.folder import RunFolder
+from pytest_codeprobe.run.plan import PlannedTrial
 
 SCHEDULERS = {
     "load": scheduler.LoadScheduling,
@@ -322,3 +323,44 @@ def test_without_a_record_the_reason_is_what_it_was(tmp_path: Path) -> None:
     fallen = Fallen(RunFolder(tmp_path))
     for status, reason, said in [("not_run", "canary", "not run: canary"), ("not_run", "time", "not run: time"), ("skipped", "no", "no")]:
         assert fallen.told(SimpleNamespace(status=status), reason) == said  # type: ignore[arg-type]
+
+
+# ---- what a verdict means, and what a person reads of it
+
+
+@pytest.mark.parametrize(
+    ("expect", "status", "gate"),
+    [
+        ("pass", "passed", "held"),
+        ("pass", "failed", "fell"),
+        ("fail", "failed", "held"),
+        ("fail", "passed", "fell"),
+        ("pass", "error", "fell"),  # a provider that is down, a login that is refused: nobody knows what the rest would cost
+        ("fail", "error", "fell"),
+        ("pass", "not_run", None),  # the budget, the time, an interrupt: these stop the rest by themselves
+        ("fail", "skipped", None),
+    ],
+)
+def test_what_a_canarys_status_means_for_the_rest(expect: str, status: str, gate: str | None) -> None:
+    assert planned_trial("z", expect=expect, tags=("canary",)).gate(status) == gate
+    assert planned_trial("z").gate(status) is None
+
+
+def planned_trial(name: str, **fields: Any) -> PlannedTrial:
+    return PlannedTrial(
+        node_id=name, task_id=name, variant_id=None, row_id=None, repeat=1, folder=name, task_file="t.yaml", agent="nop", model=None,
+        driver="auto", limits={}, **fields,
+    )  # fmt: skip
+
+
+def test_how_many_the_others_wait_for() -> None:
+    """None where there are no others, and none of those that are skipped."""
+    canaries = [planned_trial(f"z{n}", tags=("canary",), starts=n < 2) for n in range(3)]
+    live: Any = SimpleNamespace(state=SimpleNamespace(xdist=False))
+    for others, left in [([], 0), ([planned_trial("a", starts=False)], 0), ([planned_trial("a")], 2)]:
+        book: Any = SimpleNamespace(plan={t.node_id: t for t in [*canaries, *others]}, final={})
+        gate = Gate(live, book)
+        gate.planned()
+        assert gate.holds_up == left
+    gate.finished("z1")
+    assert gate.holds_up == 1

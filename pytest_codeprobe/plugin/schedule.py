@@ -49,7 +49,7 @@ class Schedule:
     ) -> None:
         self._first, self._make, self._is_canary, self._is_final = first, make, is_canary, is_final
         self._inner: Any = None if gated else first
-        self._gated = gated
+        self._gated, self._is_scheduled = gated, False
         self._nodes: dict[Any, list[str] | None] = dict.fromkeys(first.nodes)  #: worker -> what it has collected
         self._ids: list[str] | None = None
         self._waiting = collections.deque[str]()  #: canaries that no worker has
@@ -136,9 +136,7 @@ class Schedule:
         if self.ended:
             return
         if self._inner is not None:
-            for _ in range(2):  # loadscope and its kin give one unit to a worker that came later, which may be less than the two items
-                with _dead_ones():  # that it takes to begin with the first
-                    self._inner.schedule()
+            self._schedule_inner()
             return
         lists = [ids for ids in self._nodes.values() if ids is not None]
         if any(ids != lists[0] for ids in lists):  # xdist refuses that
@@ -207,6 +205,13 @@ class Schedule:
             if ids is not None:
                 self._inner.add_node_collection(node, ids)
         if self._inner.collection_is_completed:
+            self._schedule_inner()
+
+    def _schedule_inner(self) -> None:
+        # loadscope and its kin give one unit to a worker that comes later: less, it may be, than the two items it takes to begin
+        times = 2 if self._is_scheduled and hasattr(self._inner, "assigned_work") else 1
+        self._is_scheduled = True
+        for _ in range(times):
             with _dead_ones():
                 self._inner.schedule()
 
