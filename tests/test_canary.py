@@ -249,6 +249,26 @@ def test_sandboxes_that_a_folder_makes_are_the_canarys_too(claude: FakeClaude, m
     assert sorted(map(str, found)) == ["None", "tasks/sub/conftest.py"]
 
 
+AGENT = """
+from pytest_codeprobe.agents.claude.adapter import Claude
+class Mine(Claude):
+    name, aliases, table = "mine", (), None
+def pytest_codeprobe_agents(config): return [Mine()]
+"""
+
+
+@pytest.mark.parametrize(("mode", "canary"), [("plain", "auto"), ("xdist", "auto"), ("xdist", "off")])
+def test_so_are_agents_that_a_folder_brings(claude: FakeClaude, mode: str, canary: str) -> None:
+    for task in ("a", "b"):
+        (claude.project.path / "tasks" / f"{task}.yaml").unlink()
+    claude.project.write("tasks/sub/conftest.py", AGENT)
+    claude.task("c", file="tasks/sub/c.yaml", agent={"type": "mine"})
+    spread = ("--", "-n", "2") if mode == "xdist" else ()
+    done = claude.project.codeprobe("run", "tasks", "--json", f"--canary={canary}", *spread)
+    assert (done.code, codes(done.assert_pure(events=False))) == (0, [])
+    assert (claude.canaries, claude.others) == (int(canary == "auto"), 1)
+
+
 def test_a_conftest_that_only_workers_can_load(claude: FakeClaude) -> None:
     first = "if 'PYTEST_XDIST_WORKER' not in os.environ: raise RuntimeError('for workers alone')"
     claude.project.write("tasks/sub/conftest.py", CONFTEST.format(first=first))

@@ -69,6 +69,8 @@ class BuiltInCanary:
     def __init__(self, live: Live, book: RunBook) -> None:
         self._live, self._book = live, book
         self._canary: Canary | None = None
+        self._made: dict[Path, tuple[str, ...]] = {}  #: by folder
+        self._chosen: dict[str, str] = {}  #: drivers
         self._told = ""  #: what has been said of the one that runs
 
     def examine(self) -> None:
@@ -127,19 +129,27 @@ class BuiltInCanary:
         return found
 
     def _makers(self, task_file: str) -> tuple[str, ...]:
-        """Who beside the drivers has a say in the sandboxes of a task file's trials, as people know them."""
+        folder = Path(task_file).parent
+        if folder not in self._made:
+            self._made[folder] = self._found_makers(folder)
+        return self._made[folder]
+
+    def _found_makers(self, folder: Path) -> tuple[str, ...]:
+        """Who beside the drivers has a say in the sandboxes of the trials in a folder, as people know them."""
         live, root = self._live, self._live.config.rootpath
         session = live.interrupts.session
-        hook = getattr(session.gethookproxy(Path(task_file)) if session is not None else live.config.hook, _MAKE_SANDBOX)
+        hook = getattr(session.gethookproxy(folder) if session is not None else live.config.hook, _MAKE_SANDBOX)
         names = [Path(str(impl.plugin_name)) for impl in hook.get_hookimpls() if impl.plugin is not live.protocol]
         return tuple(sorted(str(name.relative_to(root)) if name.is_relative_to(root) else str(name) for name in names))
 
     def _driver(self, name: str) -> str:
         """What `auto` comes to here; a driver that can't be used is the canary's own error to tell of."""
-        try:
-            return sandboxes.choose(name, self._live.registry, self._live.context).name
-        except CodeprobeError:
-            return name
+        if name not in self._chosen:
+            try:
+                self._chosen[name] = sandboxes.choose(name, self._live.registry, self._live.context).name
+            except CodeprobeError:
+                self._chosen[name] = name
+        return self._chosen[name]
 
     def _loaded(self, planned: PlannedTrial) -> Trial:
         """The trial itself: an xdist controller has no items, and the plan holds nothing secret."""

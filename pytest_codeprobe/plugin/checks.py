@@ -102,6 +102,22 @@ def maker_of_sandboxes(live: Live) -> str | None:
     return None
 
 
+def make_ready(live: Live, plan: Collection[PlannedTrial]) -> None:
+    """What the controller needs of the plan's surroundings. Refuse where it can't be had, and to pay for all twice."""
+    from pytest_codeprobe.plugin.conftests import load_for_plan
+
+    try:
+        if live.state.xdist and live.config.getoption("dist") == "each":
+            raise CodeprobeError(
+                "USAGE_ERROR", "--dist each would run every task in every worker", remediation="Use --dist load, or leave --dist out."
+            )
+        if live.state.xdist:
+            load_for_plan(live, plan)
+        named_snapshot(live)
+    except CodeprobeError as error:
+        raise refused(error, live.config) from error
+
+
 def check_driver_here(live: Live) -> None:
     """Once, in the place of one error for each trial. SANDBOX_UNAVAILABLE where the driver of all trials can't be used on this machine."""
     if live.state.options.driver is not None and maker_of_sandboxes(live) is None:

@@ -21,8 +21,7 @@ from pytest_codeprobe.model.result import VERDICTS, TrialResult
 from pytest_codeprobe.options import spelled
 from pytest_codeprobe.plugin.budget import Budget
 from pytest_codeprobe.plugin.canary import BuiltInCanary
-from pytest_codeprobe.plugin.checks import check_driver_here, named_snapshot, slips
-from pytest_codeprobe.plugin.conftests import load_for_plan
+from pytest_codeprobe.plugin.checks import check_driver_here, make_ready, slips
 from pytest_codeprobe.plugin.ending import Ending
 from pytest_codeprobe.plugin.gate import Gate
 from pytest_codeprobe.plugin.last_resort import LastResort
@@ -75,6 +74,7 @@ class Controller:
         if self.state.no_plan or self.book.plan or not self.book.take_plan():
             return
         self.live.stops.expected = True
+        make_ready(self.live, self.book.plan.values())
         self.logs.begin()
         self._check_agents()
         check_offline(self.live, self.book.plan.values())
@@ -99,16 +99,8 @@ class Controller:
         self.ending.raised += [self.canary.failure] if self.canary.failure is not None else []
 
     def _check_agents(self) -> None:
-        """Refuse before anything is paid: an agent of the plan whose CLI or credentials are missing here, and to pay for all twice."""
-        if self.state.xdist and self.config.getoption("dist") == "each":
-            error = CodeprobeError(
-                "USAGE_ERROR", "--dist each would run every task in every worker", remediation="Use --dist load, or leave --dist out."
-            )
-            raise refused(error, self.config) from error
+        """Refuse before anything is paid: a driver or an agent of the plan whose CLI or credentials are missing here."""
         try:
-            if self.state.xdist:
-                load_for_plan(self.live, self.book.plan.values())
-            named_snapshot(self.live)
             check_driver_here(self.live)
         except CodeprobeError as error:
             raise refused(error, self.config) from error
