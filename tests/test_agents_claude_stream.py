@@ -217,6 +217,18 @@ def test_what_a_sub_agent_writes_costs_something_before_the_last_line(tmp_path: 
     assert parser.usage().output_tokens == 1
 
 
+def test_what_a_compaction_costs_before_the_last_line(tmp_path: Path) -> None:
+    """It is asked for beside the stream."""
+    parser = Claude().parser(make_request(tmp_path, {"model": "claude-sonnet-4-5"}))
+    message = {"id": "m1", "model": "claude-sonnet-4-5", "content": [], "usage": {"input_tokens": 1000, "output_tokens": 10}}
+    sizes = {"trigger": "auto", "pre_tokens": 150_000, "post_tokens": 5_000}
+    read(parser, [event(type="assistant", message=message), event(type="system", subtype="compact_boundary", compact_metadata=sizes)])
+    assert parser.usage().cost_usd == pytest.approx((1000 * 3 + 10 * 15 + 150_000 * 0.3 + 5_000 * 15) / 1e6)
+    assert parser.usage().input_tokens == 1000
+    parser.feed(result_line(total_cost_usd=0.5, modelUsage={"m": {"inputTokens": 9}}))
+    assert parser.usage().cost_usd == 0.5
+
+
 def test_cache_writes_that_last_for_an_hour(tmp_path: Path) -> None:
     parser = Claude().parser(make_request(tmp_path))
     kinds = {"ephemeral_5m_input_tokens": 1000, "ephemeral_1h_input_tokens": 3000}

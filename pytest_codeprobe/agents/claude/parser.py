@@ -178,6 +178,8 @@ class ClaudeParser(BaseParser):
             self._refuse(text(line.get("tool_use_id")), text(line.get("tool_name")))
         elif subtype == "compact_boundary":
             self._step("system", line, "[the conversation was compacted]")
+            sizes = mapping(line.get("compact_metadata"))
+            self._replies.compacted(self.model or "", *(count(sizes.get(name)) or 0 for name in ("pre_tokens", "post_tokens")))
 
     def _init(self, line: Mapping[str, Any]) -> None:
         self.session_id = text(line.get("session_id")) or self.session_id

@@ -102,6 +102,15 @@ class Replies:
                 self._settled_most += old.most
         return reply
 
+    def compacted(self, model: str, before: int, after: int) -> None:
+        """The model was asked to sum the conversation up: its tokens before and after.
+
+        What that has used, the CLI tells in its last line only; until then it costs as much as reading and writing these.
+        """
+        price = self._price(model)
+        self._settled_cost += price.cost(cache_read=before, output=after) if price is not None else 0.0
+        self._settled_most += self._prices.dearest_rates.cost(cache_read=before, output=after)
+
     def _price(self, model: str) -> Price | None:
         price = self._prices.find(model)
         if price is None and self.unpriced is None:
