@@ -8,10 +8,12 @@ import pytest
 
 from pytest_codeprobe.agents.builtin import Nop
 from pytest_codeprobe.agents.claude import Claude
+from pytest_codeprobe.agents.claude.usage import Replies
 from pytest_codeprobe.agents.command import CommandAgent
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.context import Balance, Registry
 from pytest_codeprobe.model.prices import list_prices
+from pytest_codeprobe.model.result import Usage
 from pytest_codeprobe.options import BUILT, INIS, resolve
 from pytest_codeprobe.run.budget import Fates, money_used_up, refuse, time_used_up, unheld
 from pytest_codeprobe.run.ledger import Refused
@@ -78,6 +80,33 @@ def test_a_limit_that_nobody_holds_is_a_warning_without_a_budget() -> None:
     both = planned("command", max_usd=0.1, max_total_tokens=5)
     assert "run_limits.max_usd and run_limits.max_total_tokens can't be held" in unheld([both], REGISTRY)[0]
     assert unheld([planned("command"), planned("command", starts=False, max_usd=1)], REGISTRY) == []
+
+
+# ---- what a session costs at most
+
+
+def test_only_what_has_no_price_counts_as_the_dearest() -> None:
+    """A sub-agent's model that nobody knows makes the cost unknown; the other replies cost what they cost."""
+    table = list_prices()
+    known = table.find(PRICED)
+    assert known is not None
+    replies = Replies(table)
+    usage = {"input_tokens": 1000, "output_tokens": 100, "cache_read_input_tokens": 5000, "cache_creation_input_tokens": 400}
+    hourly = {"cache_creation": {"ephemeral_1h_input_tokens": 300}}
+    replies.begin("a", PRICED).add(usage | hourly)
+    by_table = known.cost(input=1000, output=100, cache_read=5000, cache_write=400, cache_write_1h=300)
+    cost, source = replies.cost()
+    assert (cost, source) == (replies.cost_at_most(), "price_table")
+    assert replies.cost_at_most() == pytest.approx(by_table)
+    replies.begin("b", UNKNOWN).add(usage)
+    dearest = table.dearest(Usage(input_tokens=1000, output_tokens=100, cache_read_tokens=5000, cache_write_tokens=400))
+    assert (replies.cost(), replies.unpriced) == ((None, "unknown"), UNKNOWN)
+    assert replies.cost_at_most() == pytest.approx(by_table + dearest)
+    counted = {"inputTokens": 1000, "outputTokens": 100, "cacheReadInputTokens": 5000, "cacheCreationInputTokens": 400}
+    line = {"total_cost_usd": 0.01, "modelUsage": {PRICED: counted, UNKNOWN: counted | {"costBasis": "unknown"}}}
+    assert replies.final_cost(line) == (None, "unknown")
+    plain = known.rates.cost(input=1000, output=100, cache_read=5000, cache_write=400)
+    assert replies.final_cost_at_most(line) == pytest.approx(plain + dearest)
 
 
 # ---- what is said at the end

@@ -161,7 +161,7 @@ def test_what_would_fail_every_agent_alike_is_found(project: Project) -> None:
     project.task("syntax", agent=scripted(WRITE), success_criteria=hidden("test_broken"))
     project.task("requires", agent=scripted(WRITE), success_criteria=hidden("test_fine", requires=["no_such_package"]))
     project.task("cli", agent=command)
-    project.task("cli-in-workspace", agent={**command, "command": ["./none.sh"]})
+    project.task("cli-inside", agent={**command, "command": ["./none.sh"]})
     project.task("cli-by-pre-run", agent=command, pre_run=bring)
     project.task("disabled", agent=scripted(WRITE), success_criteria=[*hidden("test_fine"), {**hidden("test_broken")[0], "enabled": False}])
     graders = [{"type": "run_command", "command": line} for line in ("cd /tmp && no-such-tool --check | cat", "no-such-tool || true")]
@@ -172,17 +172,17 @@ def test_what_would_fail_every_agent_alike_is_found(project: Project) -> None:
         "driver": "SANDBOX_UNAVAILABLE",
         **dict.fromkeys(("template-1", "template-2"), "SANDBOX_FAILED"),
         **dict.fromkeys(("syntax", "requires"), "VERIFIER_FAILED"),
-        **dict.fromkeys(("cli", "cli-in-workspace"), "AGENT_CRASHED"),
-        **dict.fromkeys(("cli-by-pre-run", "disabled", "grader")),
+        "cli": "AGENT_CRASHED",
+        **dict.fromkeys(("cli-inside", "cli-by-pre-run", "disabled", "grader")),
     }
     assert "does not parse" in found["syntax"][1]
     assert "the hidden tests need no_such_package" in found["requires"][1]
     assert "there is no program 'no-such-cli'" in found["cli"][1]
-    assert "there is no program './none.sh'" in found["cli-in-workspace"][1]
     assert [w for w in run.envelope["warnings"] if "no program" in w] == [
-        "dry run: tasks/grader.yaml::grader: criterion 1 (run_command): there is no program 'no-such-tool' here"
+        "dry run: tasks/cli-inside.yaml::cli-inside: the templates have no program './none.sh', which agent command would start",
+        "dry run: tasks/grader.yaml::grader: criterion 1 (run_command): there is no program 'no-such-tool' here",
     ]
-    assert (run.code, run.envelope["data"]["estimate"]["trials"]) == (6, 3)
+    assert (run.code, run.envelope["data"]["estimate"]["trials"]) == (6, 4)
     assert not list(project.marks.iterdir())
     run.assert_nothing_left()
     assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))

@@ -83,7 +83,10 @@ class DryChecks:
             criterion.preflight(grading)
 
     def _command(self, trial: Trial, agent: Agent, sandbox: Sandbox) -> None:
-        """Whether there is a program that the session could be started with; pre_run may still bring one."""
+        """Whether there is a program that the session could be started with.
+
+        pre_run may still bring one, and a fixture may put one into the workspace.
+        """
         driver = self._context.registry.drivers.get(sandbox.driver)
         request = SessionRequest(
             trial=trial,
@@ -98,8 +101,11 @@ class DryChecks:
             return
         program = command.argv[0]
         path = session_environment(trial, self._context, sandbox, command.env).get("PATH")
-        found = shutil.which(str(sandbox.workspace / program) if "/" in program else program, path=path)
-        if found is None:
+        inside = "/" in program and not Path(program).is_absolute()
+        found = shutil.which(str(sandbox.workspace / program) if inside else program, path=path)
+        if found is None and inside:
+            self._warn(f"dry run: {trial.node_id}: the templates have no program {program!r}, which agent {agent.name} would start")
+        elif found is None:
             raise CodeprobeError(
                 "AGENT_CRASHED",
                 f"agent {agent.name}: there is no program {program!r}",

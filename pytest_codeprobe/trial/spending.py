@@ -123,7 +123,7 @@ class Spending:
                 self._booked = spent
                 if self._ledger.book(self._entry, spent, at_most=at_most is not None).is_gone:
                     self._gone_since = self._gone_since or now
-            if at_most is not None and at_most > (self._trial.limits.max_usd or math.inf):
+            if at_most is not None and at_most > (self._trial.limits.max_usd or math.inf) and not parser.final_seen:
                 return "max_usd"  # as much was kept back for it, and no more
         if self._gone_since is None or now - self._gone_since < LAST_WORDS:
             return None
