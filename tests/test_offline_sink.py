@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import http.server
 import socket
 import sys
@@ -434,7 +435,11 @@ def by_raw_loop() -> None:
     asyncio.run(work())
 
 
-HELD = (in_to_thread, by_raw_loop, connect, stream, datagram, connect_ex, in_thread, in_loop, by_name, by_url)
+def in_another_context() -> None:
+    contextvars.Context().run(connect)
+
+
+HELD = (in_another_context, in_to_thread, by_raw_loop, connect, stream, datagram, connect_ex, in_thread, in_loop, by_name, by_url)
 
 
 @pytest.mark.parametrize("work", HELD, ids=lambda work: str(work.__name__))

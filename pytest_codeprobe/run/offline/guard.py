@@ -84,6 +84,7 @@ class _Nobody:
 
 _NOBODY = _Nobody()
 _acting: ContextVar[Acting | _Nobody | None] = ContextVar("codeprobe_acting", default=None)
+_here = threading.local()  #: `.who`: the same for all that this thread does, also in contexts that were made elsewhere
 #: threads that were started by code of a trial, which a context variable does not reach; replaced as a whole, never changed
 _started: tuple[tuple[weakref.ref[threading.Thread], Acting], ...] = ()
 _starting = threading.Lock()
@@ -93,20 +94,25 @@ _starting = threading.Lock()
 def acting(who: Acting) -> Iterator[None]:
     """Within, this thread acts for it, and so do threads that it starts."""
     _install()
-    token = _acting.set(who)
-    try:
+    with _as(who):
         yield
-    finally:
-        _acting.reset(token)
 
 
 @contextmanager
 def unheld() -> Iterator[None]:
     """Within, this thread acts for nobody."""
-    token = _acting.set(_NOBODY)
+    with _as(_NOBODY):
+        yield
+
+
+@contextmanager
+def _as(who: Acting | _Nobody) -> Iterator[None]:
+    token, before = _acting.set(who), getattr(_here, "who", None)
+    _here.who = who
     try:
         yield
     finally:
+        _here.who = before
         _acting.reset(token)
 
 
@@ -133,7 +139,7 @@ def _follow_starts() -> None:
 
 def _current() -> Acting | None:
     """For whom this thread acts."""
-    who = _acting.get()
+    who = _acting.get() or getattr(_here, "who", None)
     if who is None and _started:
         who = _of_thread()
     return who if isinstance(who, Acting) and not who.over else None
