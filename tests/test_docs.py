@@ -8,7 +8,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any, cast, get_args
 
 import pytest
 import yaml
@@ -199,8 +200,11 @@ def not_yet() -> set[str]:
         "setup": dict.fromkeys(SandboxSetup.model_fields, "x"),
         "template_sources": [{"type": "repo"}],
     }
-    asked = availability.of_sandbox(sandbox, "tempdir")
-    found |= {".".join(str(part) for part in path if not isinstance(part, int)) for path, _ in asked}
+    found |= {".".join(str(part) for part in path if not isinstance(part, int)) for path, _ in availability.of_sandbox(sandbox)}
+    limits = dict.fromkeys(SandboxLimits.model_fields, 1)
+    config = SandboxConfig.model_validate({"network": "off", "limits": limits, "docker": {}})
+    for driver in sandboxes.BUILTIN:
+        found |= {name for name, _ in driver.unsupported(cast("Any", SimpleNamespace(sandbox=config)))}
     if {f"sandbox.setup.{name}" for name in SandboxSetup.model_fields} <= found:
         found.add("sandbox.setup")
     held = {"type", "env", "permission_mode"}.union(*(agent.supports for agent in agents.BUILTIN))

@@ -14,7 +14,6 @@ from pytest_codeprobe.sandboxes.base import BaseSandbox, scratch_of
 from pytest_codeprobe.sandboxes.workspace import TemplateStore
 
 _ISOLATING = "driver bubblewrap or docker"
-_LATER = "a later version"
 
 
 class TempdirSandbox(BaseSandbox):
@@ -51,10 +50,8 @@ class TempdirDriver:
             for name in ("memory_mb", "cpus", "pids", "disk_mb")
             if getattr(config.limits, name) is not None
         ]
-        found += [(f"sandbox.{name}", _LATER) for name in ("setup", "mock_path_dirs", "record_cli") if getattr(config, name)]
         if config.docker is not None:
             found.append(("sandbox.docker", "driver docker"))
-        found += [(f"sandbox.template_sources[{i}]", _LATER) for i, s in enumerate(config.template_sources) if s.type == "repo"]
         return found
 
     def create(self, trial: Trial, context: Context) -> TempdirSandbox:

@@ -80,12 +80,19 @@ class Template:
         self.tree, self.records, self.size = tree, records, size
         self.small = entries <= SMALL_FILES and size <= SMALL_BYTES
         self._repository = _repository(tree)
+        self.spoilt: str | None = None  #: a path that was found changed; it is used no more
 
-    def changed(self) -> str | None:
+    def check(self) -> str | None:
         """A path that is not as it was made, None if all is: under a driver that doesn't isolate, a session can write there.
 
-        By inode and ctime, which no program can set.
+        By inode and ctime, which no program can set. Once a trial, when its session is over: so whoever got a template that another
+        session had changed knows of it as well.
         """
+        if self.spoilt is None:
+            self.spoilt = self._changed()
+        return self.spoilt
+
+    def _changed(self) -> str | None:
         for piece in LANE.pieces(merge(iter(self.records), scan(os.fsencode(self.tree)))):
             for pair in piece:
                 before, after = pair
@@ -123,14 +130,13 @@ class TemplateStore:
             template = self._ready.get(key)
             if template is not None:
                 self._ready.move_to_end(key)
-        if template is not None and template.changed() is None:
+        if template is not None and template.spoilt is None:
             return template
-        spoilt = template
         with making.lock:
             with self._lock:
                 template = self._ready.get(key)
-                if template is not None and template is spoilt:
-                    self._given_up.append((spoilt.tree, weakref.ref(spoilt)))
+                if template is not None and template.spoilt is not None:
+                    self._given_up.append((template.tree, weakref.ref(template)))
                     template = None
             if template is None:
                 template = self._make(config, hidden)
@@ -249,7 +255,7 @@ class CopiedWorkspace:
         SANDBOX_FAILED where the template is no longer as it was made: nothing can be compared with it, or put back from it.
         """
         found, listed = self._taken().changes()
-        if spoilt := self._template.changed():
+        if spoilt := self._template.check():
             raise CodeprobeError(
                 "SANDBOX_FAILED",
                 f"a session changed the template that workspaces are made from: {one_line(spoilt)}",

@@ -20,7 +20,6 @@ KNOWN_AGENTS = frozenset((
     "oracle", "nop", "none",
 ))  # fmt: skip
 KNOWN_DRIVERS = frozenset(("auto", "tempdir", "bubblewrap", "docker"))
-LIMITS = ("memory_mb", "cpus", "pids", "disk_mb")
 
 Found = Iterator[tuple[FieldPath, str]]
 
@@ -58,23 +57,8 @@ def of_task(task: Task) -> Found:
             yield path, f"{dotted(path)} is not available yet"
 
 
-def of_sandbox(sandbox: Mapping[str, Any], driver: str) -> Found:
-    """Fields of the resolved sandbox that nothing holds.
-
-    A driver that isn't there yet is no fault of the task: the trial is an error, SANDBOX_UNAVAILABLE, and what that driver
-    would hold is not complained about.
-    """
-    elsewhere = driver in KNOWN_DRIVERS - {"auto", "tempdir"}
-    network = sandbox.get("network")
-    if network not in (None, "on") and not elsewhere:
-        yield ("sandbox", "network"), f"sandbox.network: {shown_plain(network)} needs driver bubblewrap or docker"
-    limits = sandbox.get("limits") or {}
-    for name in LIMITS:
-        path: FieldPath = ("sandbox", "limits", name)
-        if limits.get(name) is not None and not elsewhere:
-            yield path, f"{dotted(path)}: {shown_plain(limits[name])} needs driver bubblewrap or docker"
-    if sandbox.get("docker") is not None and driver != "docker":
-        yield ("sandbox", "docker"), "sandbox.docker needs driver docker"
+def of_sandbox(sandbox: Mapping[str, Any]) -> Found:
+    """Fields of the resolved sandbox that no driver of this version holds; what one of them can't hold it says itself (`unsupported`)."""
     setup = sandbox.get("setup") or {}
     later: dict[FieldPath, Any] = {("sandbox", "setup", name): setup.get(name) for name in ("python", "node")}
     later |= {("sandbox", name): sandbox.get(name) for name in ("mock_path_dirs", "record_cli")}

@@ -68,7 +68,7 @@ class _Expansion:
         self._merge()
         agent = self._agent()
         driver = self._driver()
-        self._hold_sandbox(driver)
+        self._hold_sandbox()
         if agent is not None:
             self._hold_agent(agent)
         self.problems.check()
@@ -183,8 +183,8 @@ class _Expansion:
         self._add(path, f"unknown driver {name!r}{did_you_mean(name, known)}")
         return "auto"
 
-    def _hold_sandbox(self, driver: str) -> None:
-        found = list(availability.of_sandbox(self.values.get("sandbox", {}), driver))
+    def _hold_sandbox(self) -> None:
+        found = list(availability.of_sandbox(self.values.get("sandbox", {})))
         for path, message in reversed(found):  # from the end, so that leaving out an entry moves no other
             if self._wanted(path):
                 self._add(self._own(path) or path, message)
@@ -238,7 +238,7 @@ class _Expansion:
         for name, holds in chosen.unsupported(trial) if chosen is not None else ():
             path = undotted(name)
             value = lookup(self.values, path)
-            said = f"{name}: {shown_plain(value)}" if isinstance(value, str | int | float) else name
+            said = f"{name}: {shown_plain(value)}" if isinstance(value, str | int | float | list) else name
             message = f"{said} needs {holds}"
             if value is None or self._wanted(path):
                 self._add(self._own(path) or path, message)
