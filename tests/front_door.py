@@ -181,7 +181,7 @@ class Run:
         """No process of the run is alive, and no private folder of its trials is on disk."""
         until = time.monotonic() + seconds
         while (left := self.survivors()) and time.monotonic() < until:
-            time.sleep(0.03)
+            time.sleep(0.1)
         assert not left, f"processes left: {left}"
 
     def assert_consistent(self) -> Run:

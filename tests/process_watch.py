@@ -119,7 +119,7 @@ def until(look: Callable[[], T], fine: Callable[[T], bool], seconds: float) -> T
     """Look until it is fine or the time is over; what was seen last."""
     end = time.monotonic() + seconds
     while not fine(seen := look()) and time.monotonic() < end:
-        time.sleep(0.03)
+        time.sleep(0.1)  # a look reads of every process on the machine
     return seen
 
 

@@ -113,36 +113,44 @@ def test_a_workspace_that_became_a_link_is_empty_for_graders(project: Project) -
     assert (project.path / "elsewhere" / "out.txt").exists()
 
 
-@pytest.mark.parametrize("code", ["LLM_UNAVAILABLE", "AGENT_CRASHED"])
-def test_one_more_attempt(project: Project, mode: str, code: str) -> None:
+def test_one_more_attempt(project: Project, mode: str) -> None:
     """Two attempts in fresh workspaces, both kept on disk, their costs added up."""
-    run_it = f"touch {project.marks}/$(date +%s%N); test ! -e left && touch left; ls >seen"
-    steps = [{"fail": code}] if code == "AGENT_CRASHED" else [usage(), {"run": run_it}, {"fail": code}]
-    spent = 2 * (code == "LLM_UNAVAILABLE")  # a usage is a reply, and after one a crash is final
-    project.task("t", agent=scripted(*steps), post_run=[{"command": f"touch {project.marks}/post"}])
+    run_it = f"touch {project.marks}/run-$(date +%s%N); test ! -e left && touch left; ls >seen"
+    steps: dict[str, list[dict[str, Any]]] = {
+        "AGENT_CRASHED": [{"fail": "AGENT_CRASHED"}],  # a usage is a reply, and after one a crash is final
+        "LLM_UNAVAILABLE": [usage(), {"run": run_it}, {"fail": "LLM_UNAVAILABLE"}],
+    }
+    for code, of_it in steps.items():
+        project.task(code, agent=scripted(*of_it), post_run=[{"command": f"touch {project.marks}/post-{code}"}])
     began = time.monotonic()
     run = project.run("tasks", "--codeprobe-agent=scripted", mode=mode).assert_consistent()
     assert time.monotonic() - began > 5  # the wait between them
-    assert (run.statuses["t"], run.finished["t"]["code"]) == ("error", code)
-    record = run.result("t")
+    for code in steps:
+        assert_tried_twice(run, code, 2 * (code == "LLM_UNAVAILABLE"))
+        assert (project.marks / f"post-{code}").exists()
+    assert len(list(project.marks.glob("run-*"))) == 2
+    second = run.result("LLM_UNAVAILABLE")
+    assert not [c for c in second["changed_files"] if c.startswith("M")]  # it found nothing of the first
+    assert (run.trial("LLM_UNAVAILABLE") / "artifacts" / "seen").read_text() == "left\nseen\n"
+    run.assert_nothing_left()
+    assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
+
+
+def assert_tried_twice(run: Run, code: str, spent: int) -> None:
+    """Of the task that is called after its code: two attempts, so many of them paid."""
+    assert (run.statuses[code], run.finished[code]["code"]) == ("error", code)
+    record = run.result(code)
     assert [(a["number"], a["cause"], a["code"]) for a in record["attempts"]] == [(1, "first", code), (2, "retry", code)]
-    assert record["cost_usd"] == run.finished["t"]["cost_usd"] == 0.25 * spent
+    assert record["cost_usd"] == run.finished[code]["cost_usd"] == 0.25 * spent
     assert record["usage"]["input_tokens"] == 10 * spent
     assert record["limit_hit"] is None
     for number in (1, 2):
-        folder = run.trial("t") / f"attempt-{number}"
+        folder = run.trial(code) / f"attempt-{number}"
         assert json.loads((folder / "transcript.json").read_text())["steps"]
         assert (folder / "agent.stdout").stat().st_size
         assert (folder / "trial.log").stat().st_size
-    events = [(e["event"], e.get("attempt")) for e in run.events if e.get("task_id") == "t"]
+    events = [(e["event"], e.get("attempt")) for e in run.events if e.get("task_id") == code]
     assert events == [("trial_started", 1), ("trial_retried", 2), ("trial_started", 2), ("trial_finished", 2)]
-    if code == "LLM_UNAVAILABLE":
-        assert len([p for p in project.marks.iterdir() if p.name != "post"]) == 2
-        assert not [c for c in record["changed_files"] if c.startswith("M")]  # the second found nothing of the first
-        assert (run.trial("t") / "artifacts" / "seen").read_text() == "left\nseen\n"
-    assert (project.marks / "post").exists()
-    run.assert_nothing_left()
-    assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
 
 
 def test_no_second_attempt(project: Project) -> None:

@@ -64,15 +64,12 @@ success_criteria: [{type: file_exists, path: a}]
 @pytest.mark.parametrize(
     ("args", "chosen"),
     [
-        (("-k", "alpha"), ["alpha"]),
         (("-k", "smoke"), ["alpha", "beta"]),
-        (("-k", "slow-one"), ["alpha"]),
         (("-k", "area:db"), ["beta"]),
         (("-k", "smoke and not beta"), ["alpha"]),
         (("-m", "smoke", "--strict-markers"), ["alpha", "beta"]),
         (("-m", "not smoke", "--strict-markers"), ["gamma"]),
         (("-m", "codeprobe(tag='smoke')"), ["alpha", "beta"]),
-        (("-m", "codeprobe(tag='area:db')"), ["beta"]),
         (("-m", "codeprobe(task='gamma')"), ["gamma"]),
         (("--deselect", "tasks/beta.yaml::beta"), ["alpha", "gamma"]),
         (("--deselect", "tasks/beta.yaml"), ["alpha", "gamma"]),

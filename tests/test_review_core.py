@@ -282,7 +282,7 @@ def test_pass_score_without_weights_is_no_verdict(project: Project) -> None:
     assert run.code != 1, run.result("a")
 
 
-@pytest.mark.parametrize("good", [True, False], ids=["passed", "failed and error"])
+@pytest.mark.parametrize(("mode", "good"), [("plain", True), ("xdist", True), ("jobs", True), ("plain", False), ("jobs", False)])
 def test_items_let_go_of_their_transcripts(project: Project, mode: str, good: bool) -> None:
     """However they ended; Python itself remembers the last exception, and with that its frames."""
     ways: list[list[dict[str, Any]]] = [[WRITE]] if good else [[], [WRITE, {"fail": "AGENT_BLOCKED"}]]

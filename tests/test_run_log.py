@@ -81,8 +81,12 @@ def test_log_file_keeps_to_the_level(project: Project, mode: str) -> None:
     lines = (project.path / "all.log").read_text().splitlines()
     assert lines
     assert all(line.startswith("ERROR") for line in lines)
+
+
+def test_log_file_of_the_ini(project: Project) -> None:
+    project.task("a-good", agent=scripted(WRITE))
     project.write("pytest.ini", "[pytest]\nlog_file = ini.log\nlog_file_level = debug\n")
-    project.run("tasks", AGENT, mode=mode)
+    project.run("tasks", AGENT)
     assert "a-good: session starts" in (project.path / "ini.log").read_text()
 
 
