@@ -73,7 +73,7 @@ def assert_log_file_has_the_same(run: Run) -> None:
     assert ends(lines) == ends(ours)
 
 
-@pytest.mark.parametrize("mode", ["plain", "xdist"])
+@pytest.mark.parametrize("mode", ["xdist"])
 def test_log_file_keeps_to_the_level(project: Project, mode: str) -> None:
     project.task("a-good", agent=scripted(WRITE))
     project.task("e-setup", agent=scripted(WRITE), pre_run=[{"command": "exit 3"}])
@@ -112,14 +112,13 @@ def test_the_console_script_has_it_too(project: Project) -> None:
     assert "::t: session starts" in (project.path / "all.log").read_text()
 
 
-@pytest.mark.parametrize("mode", ["plain", "xdist"])
-def test_no_secret_gets_there(project: Project, mode: str) -> None:
+def test_no_secret_gets_there(project: Project) -> None:
     project.task("t", agent=scripted({"run": "echo $MY_TOKEN"}, WRITE), sandbox={"env_passthrough": ["MY_TOKEN"]},
                  pre_run=[{"command": f"echo {KEY}; exit 3"}])  # fmt: skip
     project.write(
         "conftest.py", f"import logging\ndef pytest_runtest_logfinish(): logging.getLogger('codeprobe').warning('{KEY} of a hook')\n"
     )
-    run = project.run("tasks", AGENT, "--log-file=all.log", env={"MY_TOKEN": KEY}, mode=mode).assert_consistent()
+    run = project.run("tasks", AGENT, "--log-file=all.log", env={"MY_TOKEN": KEY}).assert_consistent()
     assert KEY not in (run.folder / "run.log").read_text()
     assert "[REDACTED] of a hook" in (run.folder / "run.log").read_text()
 

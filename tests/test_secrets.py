@@ -140,15 +140,7 @@ def test_across_every_border(project: Project) -> None:
     assert leaks(run) == []
 
 
-def test_values_that_are_too_short(project: Project) -> None:
-    """Seven characters would hit ordinary text; they stay."""
-    env = prepare(project)
-    project.task("t", agent=scripted({"run": f"echo {SHORT} >out.txt; echo {SHORT}"}))
-    run = project.run("tasks/t.yaml", env=env).assert_consistent()
-    assert (run.trial("t") / "artifacts" / "out.txt").read_text() == f"{SHORT}\n"
-
-
-@pytest.mark.parametrize("mode", ["plain", "xdist"])
+@pytest.mark.parametrize("mode", ["xdist"])  # a worker's environment has more in it
 def test_a_session_sees_no_key_that_nobody_gave_it(project: Project, mode: str) -> None:
     env = prepare(project)
     project.task("t", agent=scripted({"run": "env | sort >out.txt"}), sandbox={"env_passthrough": ["grader:DEPLOY_TOKEN"]},
@@ -206,3 +198,4 @@ def test_a_short_secret_is_not_replaced_and_that_is_said(project: Project) -> No
     said = [w for w in run.envelope["warnings"] if "is not redacted" in w]
     assert [w.split()[3] for w in said] == ["PIN_OF_MINE", "SOME_TOKEN"]
     assert run.result("short")["final_message"] == "1234 and ab"
+    assert (run.trial("short") / "artifacts" / "out.txt").read_text() == "ab"
