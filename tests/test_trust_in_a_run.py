@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.clock import SystemClock
 from pytest_codeprobe.model.context import Claim
 from pytest_codeprobe.model.result import no_usage
 from pytest_codeprobe.run import ledger as ledger_module
@@ -83,7 +84,7 @@ def test_money_that_could_not_be_settled_is_settled_later(tmp_path: Path, monkey
     limits = SimpleNamespace(max_usd=2.0, max_total_tokens=None)
     trial = SimpleNamespace(node_id="a", limits=limits, agent=SimpleNamespace(model=None))
     agent = SimpleNamespace(name="x", is_session=True, calls_model=True, usage_known="live")
-    context = cast("Any", SimpleNamespace(ledger=ledger, stops=SimpleNamespace(raise_flag=lambda *_: None)))
+    context = cast("Any", SimpleNamespace(ledger=ledger, stops=SimpleNamespace(raise_flag=lambda *_: None), clock=SystemClock()))
     spending = Spending(cast("Any", trial), context, lambda: cast("Any", agent), lambda: None)
     spending.reserve(1)
     other = sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)
