@@ -21,7 +21,7 @@ from pytest_codeprobe.plugin.collect import TaskItem, no_agent
 from pytest_codeprobe.plugin.marked import MARKED
 from pytest_codeprobe.run.asking import Answer, ask_versions
 from pytest_codeprobe.run.estimate import History, estimate
-from pytest_codeprobe.text import dollars, span
+from pytest_codeprobe.text import dollars, one_line, span
 from pytest_codeprobe.trial.dry import DryChecks
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def check_versions(live: Live, names: Sequence[str]) -> None:
     """Warn where an agent's CLI does not tell its version: it is there, but may not work."""
     for name, answer in versions(live, [live.registry.agent(name) for name in names]).items():
         if answer.version is None:
-            wrong = answer.trouble or f"it names none: {answer.first_line[:200] or 'nothing is printed'}"
+            wrong = answer.trouble or f"it names none: {one_line(answer.first_line) or 'nothing is printed'}"
             live.warn(f"agent {name}: its version is unknown: `--version`: {wrong}")
 
 

@@ -27,7 +27,7 @@ from pytest_codeprobe.sandboxes.lane import CONTENTS, FEW
 from pytest_codeprobe.sandboxes.textpatch import small_patch
 from pytest_codeprobe.sandboxes.tools import run_tool
 from pytest_codeprobe.sandboxes.trees import PATH, failed, make_folders, remove_tree
-from pytest_codeprobe.text import whole_file, write_whole
+from pytest_codeprobe.text import one_line, whole_file, write_whole
 
 MAX_PATCH_BYTES = 200_000_000  #: of all files in one patch, before and after together
 _TIMEOUT = 600.0  # seconds for git
@@ -177,7 +177,7 @@ def _git_diff(folder: str, pair: _Pair) -> Iterator[bytes]:
     with tempfile.TemporaryFile(dir=folder) as out:
         done = run_tool(argv, env=environment, timeout=_TIMEOUT, cwd=folder, stdout=out)
         if done.status not in (0, 1):
-            complaint = done.complaints.decode("utf-8", "replace").strip()[:500]
+            complaint = one_line(done.complaints.decode("utf-8", "replace"), 500)
             raise OSError(errno.ENOSPC if "No space left" in complaint else errno.EIO, f"git diff: {complaint}")
         out.seek(0)
         for line in out:

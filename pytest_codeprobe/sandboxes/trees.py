@@ -23,6 +23,7 @@ from typing import AnyStr
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.sandboxes.lane import LANE
 from pytest_codeprobe.sandboxes.tools import run_tool
+from pytest_codeprobe.text import one_line
 
 SMALL_FILES = 64  #: files and folders; a tree up to this size is copied in Python: below the cost of a process
 SMALL_BYTES = 4 << 20
@@ -167,7 +168,7 @@ def _tool(argv: Sequence[str], *, stdin: bytes = b"", cwd: str | None = None) ->
     if done.status:
         complaint = done.complaints.decode("utf-8", "backslashreplace").strip()
         number = next((n for n in (errno.ENOSPC, errno.EDQUOT) if os.strerror(n) in complaint), errno.EIO)
-        raise OSError(number, f"{complaint[:500] or f'status {done.status}'}", None)
+        raise OSError(number, f"{one_line(complaint, 500) or f'status {done.status}'}", None)
 
 
 def copy_paths(source: str, target: str, paths: Sequence[bytes]) -> None:

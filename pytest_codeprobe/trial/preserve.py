@@ -22,7 +22,7 @@ from pytest_codeprobe.errors import CodeprobeError, with_frames
 from pytest_codeprobe.sandboxes.lane import LANE
 from pytest_codeprobe.sandboxes.tools import run_tool
 from pytest_codeprobe.sandboxes.trees import SMALL_FILES, remove_tree
-from pytest_codeprobe.text import Redactor, whole_file, write_whole
+from pytest_codeprobe.text import Redactor, ending, whole_file, write_whole
 
 _IN_PROCESS = 1 << 20  #: bytes; larger files are redacted by a process of their own, so that no other trial waits for the GIL
 _SMALL_FILE = 1 << 16
@@ -127,7 +127,7 @@ def _in_a_process(redactor: Redactor, *arguments: str) -> bytes:
     argv = [sys.executable, "-I", "-S", text.__file__, *arguments]
     done = run_tool(argv, env={}, timeout=_TIMEOUT, stdin=json.dumps(redactor.secrets).encode(), stdout=PIPE)
     if done.status:
-        raise CodeprobeError("SANDBOX_FAILED", f"redaction failed: {done.complaints.decode(errors='replace')[-500:]}")
+        raise CodeprobeError("SANDBOX_FAILED", f"redaction failed: {ending(done.complaints.decode(errors='replace'), 500)}")
     return done.output
 
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pytest_codeprobe.model.agent import Agent, CredentialLife
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.run.doctor.check import ANSWER_TIME, Check, Subject, ask
+from pytest_codeprobe.text import ending, one_line
 
 _HOUR = 3600.0
 #: programs of agents that are known, and not there yet
@@ -89,10 +90,10 @@ def _version(subject: Subject, agent: Agent, path: str) -> Check:
         said = f"{agent.name}: `{path} --version` has not answered in {ANSWER_TIME:g} s; it may be slow at its first start, or hang"
         return Check(name=name, status="warn", message=said, fix=fix)
     if answer.trouble is not None:
-        said = f"{agent.name}: `{path} --version`: {answer.trouble}" + (f": {answer.text[-300:]}" if answer.text else "")
+        said = f"{agent.name}: `{path} --version`: {answer.trouble}" + (f": {ending(answer.text, 300)}" if answer.text else "")
         return Check(name=name, status=bad, message=said, fix=fix, detail={"usable": False})
     if answer.version is None:
-        said = f"{agent.name}: `{path} --version` names no version: {answer.first_line[:200] or 'nothing is printed'}"
+        said = f"{agent.name}: `{path} --version` names no version: {one_line(answer.first_line) or 'nothing is printed'}"
         return Check(name=name, status="warn", message=said, fix=fix)
     if agent.minimum_version is not None and _numbers(answer.version) < _numbers(agent.minimum_version):
         said = f"{agent.name} {answer.version} ({path}) is too old: {agent.minimum_version} or later is needed"
