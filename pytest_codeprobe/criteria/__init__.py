@@ -18,6 +18,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     from pytest_codeprobe.criteria import trajectory
     from pytest_codeprobe.criteria.answer import AnswerContains
+    from pytest_codeprobe.criteria.cli import CliCalled
     from pytest_codeprobe.criteria.command import RunCommand
     from pytest_codeprobe.criteria.files import FileCheck, FileContains, FileExists, FileMatchesRegex
     from pytest_codeprobe.criteria.hidden import HiddenTests
@@ -34,5 +35,6 @@ def __getattr__(name: str) -> Any:
         HiddenTests,
         AnswerContains,
         ClassificationMatch,
+        CliCalled,
         *(getattr(trajectory, name) for name in trajectory.__all__),
     )

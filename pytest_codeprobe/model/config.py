@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
+from pytest_codeprobe.model.invocations import RecordedCli
 
 Positive = Field(default=None, gt=0)
 
@@ -132,10 +133,17 @@ class SandboxConfig(Model):
     template_sources: tuple[TemplateSource, ...] = ()
     setup: SandboxSetup | None = None
     mock_path_dirs: tuple[Text, ...] = ()
-    record_cli: tuple[Any, ...] = ()
+    record_cli: tuple[RecordedCli, ...] = ()
     ignore_patterns: tuple[Text, ...] = ()
     protected: tuple[Text, ...] = ()
     docker: DockerConfig | None = None
+
+    @model_validator(mode="after")
+    def _each_once(self) -> SandboxConfig:
+        tools = [entry.tool for entry in self.record_cli]
+        if twice := next((tool for number, tool in enumerate(tools) if tool in tools[:number]), None):
+            raise ValueError(f"'record_cli' has {twice!r} twice; give one entry more 'responses'")
+        return self
 
 
 class AgentConfig(Model):

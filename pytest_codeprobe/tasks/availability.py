@@ -61,7 +61,6 @@ def of_sandbox(sandbox: Mapping[str, Any]) -> Found:
     """Fields of the resolved sandbox that no driver of this version holds; what one of them can't hold it says itself (`unsupported`)."""
     setup = sandbox.get("setup") or {}
     later: dict[FieldPath, Any] = {("sandbox", "setup", name): setup.get(name) for name in ("python", "node")}
-    later |= {("sandbox", name): sandbox.get(name) for name in ("mock_path_dirs", "record_cli")}
     for path, value in later.items():
         if value:
             yield path, f"{dotted(path)} is not available yet"

@@ -53,6 +53,8 @@ def check_sandbox(sandbox: SandboxConfig, add: Add) -> None:
             _inside(source.mount_point, (*at, "mount_point"), add)
         for index, file in enumerate(source.files or ()):
             _inside(file.path, (*at, "files", index, "path"), add)
+    for number, folder in enumerate(sandbox.mock_path_dirs):
+        _inside(folder, ("sandbox", "mock_path_dirs", number), add)
     _names(sandbox.env, ("sandbox", "env"), add)
     for number, entry in enumerate(sandbox.env_passthrough):
         if not _PASSED_ON.fullmatch(entry):

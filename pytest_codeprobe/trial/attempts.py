@@ -18,8 +18,11 @@ from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.trial.drift import drift_check
+from pytest_codeprobe.trial.environment import mock_folders
+from pytest_codeprobe.trial.recorder import recording
 from pytest_codeprobe.trial.session import Session, SessionOutcome
 from pytest_codeprobe.trial.spending import Spending, cost_at_most, usage_of
+from pytest_codeprobe.trial.standins import make_executable
 
 if TYPE_CHECKING:
     from pytest_codeprobe.trial.handle import SandboxHandle
@@ -55,6 +58,7 @@ class Attempts:
         self.began = False  #: the agent of the running attempt may have touched the workspace
         self.outcome: SessionOutcome | None = None
         self.transcript: Transcript | None = None
+        self.cli_calls: bytes | None = None  #: what stand-ins of the last session were called with
         self.limit: LimitHit | None = None
         self._running: tuple[Session, SessionParser] | None = None  #: of the running attempt
 
@@ -62,7 +66,7 @@ class Attempts:
         """Another attempt, in a fresh sandbox."""
         self.number += 1
         self.began = False
-        self._running = None
+        self._running = self.cli_calls = None
 
     def reserve(self) -> None:
         """Have money kept back for the attempt that comes; see Spending."""
@@ -83,6 +87,7 @@ class Attempts:
     def one(self, sandbox: Sandbox, log: logging.Logger) -> SessionOutcome | None:
         """One session; None for an agent that starts nothing. Stopped where the run ended it."""
         agent, context = self._agent(), self._context
+        self._make_executable(sandbox)
         sandbox.snapshot()
         self.began = True
         driver = context.registry.drivers.get(sandbox.driver)
@@ -106,7 +111,11 @@ class Attempts:
         session = Session(agent, request, self._deadlines(), log, self._spending, drift=drift)
         parser = agent.parser(request)
         self._running = session, parser
-        outcome = self.outcome = session.run(command, parser, self._announce)
+        with recording(self._trial, sandbox, context) as calls:
+            outcome = self.outcome = session.run(command, parser, self._announce)
+        self.cli_calls = calls()
+        if self.cli_calls is not None:
+            self._store.calls(sandbox, self.cli_calls)
         context.network.settle(self._trial, "session")
         self.session_time += outcome.duration
         self.limit = outcome.limit_hit
@@ -123,6 +132,13 @@ class Attempts:
         if parser.overflowed and outcome.end.code is None:
             self._raise_overflow()
         return outcome
+
+    def _make_executable(self, sandbox: Sandbox) -> None:
+        for folder in mock_folders(self._trial, sandbox):
+            try:
+                make_executable(folder)
+            except OSError as error:
+                raise CodeprobeError("SANDBOX_FAILED", f"sandbox.mock_path_dirs: {folder}: {error.strerror}") from error
 
     def _raise_overflow(self) -> NoReturn:
         limit = self._context.options.trace_max_bytes or MAX_BYTES

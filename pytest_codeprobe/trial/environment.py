@@ -44,7 +44,7 @@ def passed_through(trial: Trial, context: Context, role: str) -> dict[str, str]:
 def session_environment(trial: Trial, context: Context, sandbox: Sandbox, extra: Mapping[str, str]) -> dict[str, str]:
     """What the agent's process sees: HOME, TMPDIR and every config dir inside the trial's folder."""
     home = str(sandbox.home)
-    return {
+    environment = {
         "PATH": os.defpath,
         "TERM": "dumb",
         **allowlisted(context.environ),
@@ -57,15 +57,34 @@ def session_environment(trial: Trial, context: Context, sandbox: Sandbox, extra:
         **trial.agent.env,
         **extra,
     }
+    first = [str(shims_of(sandbox) / "bin")] if trial.sandbox.record_cli else []
+    first += map(str, mock_folders(trial, sandbox))
+    environment["PATH"] = os.pathsep.join([*first, environment["PATH"]])
+    return environment
+
+
+def shims_of(sandbox: Sandbox) -> Path:
+    """Where the programs of `sandbox.record_cli` lie, in `bin`, and the socket by which they ask."""
+    return sandbox.root / "cli"
+
+
+def mock_folders(trial: Trial, sandbox: Sandbox) -> list[Path]:
+    """Those of `sandbox.mock_path_dirs` that are there, in the workspace itself and not by a link elsewhere."""
+    if not trial.sandbox.mock_path_dirs:
+        return []
+    top = os.path.realpath(sandbox.workspace)
+    folders = [Path(sandbox.workspace, name) for name in trial.sandbox.mock_path_dirs]
+    return [f for f in folders if f.is_dir() and Path(os.path.realpath(f)).is_relative_to(top)]
 
 
 def command_environment(trial: Trial, context: Context, sandbox: Sandbox, tools: Path, role: str) -> dict[str, str]:
     """What pre_run, post_run, solutions and graders see. `tools` holds the `python` that they find first.
 
-    The directories that a session may have filled (`node_modules/.bin`) come last; PYTHON* and NODE_OPTIONS are not set.
+    The directories that a session may have filled (stand-ins, `node_modules/.bin`) come last; PYTHON* and NODE_OPTIONS are not set.
     """
     base = allowlisted(context.environ)
-    path = f"{tools}/bin:{base.get('PATH', os.defpath)}:{sandbox.workspace}/node_modules/.bin"
+    last = (*mock_folders(trial, sandbox), f"{sandbox.workspace}/node_modules/.bin")
+    path = ":".join((f"{tools}/bin", base.get("PATH", os.defpath), *map(str, last)))
     return {
         "TERM": "dumb",
         **base,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.protect import put_back
 from pytest_codeprobe.trial.session import SessionOutcome
+from pytest_codeprobe.trial.standins import lay_calls
 
 _EPSILON = 1e-9  #: a mean of thirds must reach a threshold that is written as 0.9999…
 DEFAULT_TIMEOUT = 300.0
@@ -81,7 +83,7 @@ class TrialGrading:
         self._sandbox, self._place, self._number = sandbox, place, 0
         self._deadline, self._redact = monotonic() + timeout, redact
         self._live: list[Process] = []
-        self._used = False
+        self._used, self._has_calls = False, False
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -104,7 +106,11 @@ class TrialGrading:
         if self._used:
             put_back(self._sandbox, self.trial.sandbox.protected)
             self._place.lay_anew()
-            self._used = False
+            self._used = self._has_calls = False
+        if self.cli_calls is not None and not self._has_calls:
+            self._has_calls = True
+            with contextlib.suppress(OSError):  # the session can have left no room for it; cli_called does not need it
+                lay_calls(self.workspace, self.cli_calls)
         self._number = number
 
     def end(self) -> None:

@@ -333,6 +333,7 @@ class TrialRun:
             changes=changes,
             timeout=timeout,
             redact=self._store.clean,
+            cli_calls=self._attempts.cli_calls,
         )
 
     # ---- finish

@@ -18,7 +18,8 @@ from pytest_codeprobe.text import MIN_SECRET, Redactor, write_whole
 from pytest_codeprobe.trial.environment import short_secrets, trial_secrets
 from pytest_codeprobe.trial.preserve import copy_log, fresh, preserve_mode, scrub_tree
 
-_LOGS = ("agent.stdout", "agent.stderr", "trial.log", "transcript.json")
+CALLS = "calls.jsonl"
+_LOGS = ("agent.stdout", "agent.stderr", "trial.log", "transcript.json", CALLS)
 
 
 class AttemptStore:
@@ -53,6 +54,10 @@ class AttemptStore:
 
         self._guard(work)
         return len(content)
+
+    def calls(self, sandbox: Sandbox, content: bytes) -> None:
+        """Lay the log of recorded programs among the raw logs."""
+        self._guard(lambda: write_whole(fresh(sandbox.logs / CALLS), content))
 
     def freeze(self, sandbox: Sandbox) -> None:
         """The diff, and what is kept of the workspace, before any grader touches it."""
