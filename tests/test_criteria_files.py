@@ -39,8 +39,9 @@ def make(kind: type[Any], **fields: Any) -> Any:
 def test_every_type_is_there_once() -> None:
     names = [kind.model_fields["type"].annotation.__args__[0] for kind in BUILTIN]  # type: ignore[union-attr]
     assert len(set(names)) == len(names)
-    known = "file_exists file_contains file_matches_regex file_check json_check run_command pytest answer_contains classification_match "
-    known += "command_executed command_not_executed command_order commands_efficiency tool_used skill_triggered limits"
+    known = "file_exists file_contains file_matches_regex file_check json_check run_command pytest answer_contains "
+    known += "classification_match cli_called command_executed command_not_executed "
+    known += "command_order commands_efficiency tool_used skill_triggered limits"
     assert set(known.split()) == set(names)
 
 

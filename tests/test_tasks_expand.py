@@ -133,8 +133,6 @@ def test_a_task_without_an_agent_of_its_own_keeps_to_that(tmp_path: Path) -> Non
         ("sandbox: {limits: {memory_mb: 3}}", "5:31", "sandbox.limits.memory_mb: 3 needs driver bubblewrap or docker"),
         ("sandbox: {docker: {image: x}}", "5:19", "sandbox.docker needs driver docker"),
         ("sandbox: {setup: {python: {packages: [a]}}}", "5:27", "sandbox.setup.python is not available yet"),
-        ("sandbox: {mock_path_dirs: [x]}", "5:27", "sandbox.mock_path_dirs is not available yet"),
-        ("sandbox: {record_cli: [{tool: x}]}", "5:23", "sandbox.record_cli is not available yet"),
         ("sandbox: {template_sources: [{type: repo, url: x}]}", "5:30", "a template source of type repo is not available yet"),
         ("sandbox: {driver: tempdri}", "5:19", "unknown driver 'tempdri' (did you mean 'tempdir'?)"),
     ],

@@ -20,8 +20,8 @@ def ask(folder: str, tool: str, arguments: list[str]) -> tuple[int, bytes, bytes
     told = b"\0".join(os.fsencode(part) for part in (tool, *arguments))
     os.chdir(folder)  # the path of a socket may have a hundred characters only
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+        channel.connect("calls")  # waits for its turn, where hundreds call at once; with a time limit it would be turned away
         channel.settimeout(_PATIENCE)
-        channel.connect("calls")
         channel.sendall(b"%08d" % len(told) + told)
         answer = bytearray()
         while chunk := channel.recv(1 << 16):

@@ -126,7 +126,7 @@ class Recorder:
         self._selector = selectors.DefaultSelector()
         self._listener = _listen(folder)
         self._ours, self._theirs = socket.socketpair()
-        self._open = False
+        self._open = self._short = False
         self._listening(on=True)
         self._selector.register(self._theirs, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="codeprobe-record-cli", daemon=True)
@@ -164,7 +164,7 @@ class Recorder:
 
     def _turn(self) -> bool:
         """One look at who has something to say; False once it is over."""
-        for key, _ in self._selector.select(1.0 if self._callers else None):
+        for key, _ in self._selector.select(1.0 if self._callers or not self._open else None):
             if key.fileobj is self._theirs:
                 return False
             if key.fileobj is self._listener:
@@ -174,18 +174,22 @@ class Recorder:
         now = monotonic()
         for caller in [c for c in self._callers if c.until < now]:
             self._drop(caller)
+        self._listening(on=len(self._callers) < MAX_CONNECTIONS and not self._short)
+        self._short = False
         return True
 
     def _accept(self) -> None:
         try:
             channel, _ = self._listener.accept()
-        except OSError:  # gone again, or no descriptor is free: it is asked again
+        except BlockingIOError:  # gone again
+            return
+        except OSError:  # no descriptor is free: it is asked again in a while
+            self._short = True
             return
         channel.setblocking(False)
         caller = _Caller(channel, monotonic() + PATIENCE)
         self._callers.add(caller)
         self._selector.register(channel, selectors.EVENT_READ, caller)
-        self._listening(on=len(self._callers) < MAX_CONNECTIONS)
 
     def _listening(self, *, on: bool) -> None:
         if on != self._open:
@@ -245,7 +249,6 @@ class Recorder:
         self._waiting -= len(caller.came)
         self._selector.unregister(caller.channel)
         caller.channel.close()
-        self._listening(on=True)
 
     def _drain(self) -> None:
         """The session is over: calls that it had sent whole count, though nobody is left to be answered."""
