@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,19 @@ AGENT = "--codeprobe-agent=scripted"
 SUITE = "--codeprobe-suite=suite.toml"
 
 
+TASKS: dict[str, dict[str, Any]] = {
+    "easy-fix": {"tags": ["smoke", "py"], "metadata": {"difficulty": "easy", "task_type": "bugfix"}},
+    "hard-fix": {"tags": ["smoke"], "metadata": {"difficulty": "Hard", "task_type": ["bugfix", "perf"]}},
+    "slow-doc": {"tags": ["slow"], "metadata": {"difficulty": 3}},
+    "plain": {},
+}
+#: a suite is applied where items are collected: in pytest itself, or in each worker
+PLACES = pytest.mark.parametrize("mode", ["plain", "xdist"])
+
+
 def fill(project: Project) -> None:
-    agent = scripted(WRITE)
-    project.task("easy-fix", agent=agent, tags=["smoke", "py"], metadata={"difficulty": "easy", "task_type": "bugfix"})
-    project.task("hard-fix", agent=agent, tags=["smoke"], metadata={"difficulty": "Hard", "task_type": ["bugfix", "perf"]})
-    project.task("slow-doc", agent=agent, tags=["slow"], metadata={"difficulty": 3})
-    project.task("plain", agent=agent)
+    for name, fields in TASKS.items():
+        project.task(name, agent=scripted(WRITE), **fields)
 
 
 @pytest.mark.parametrize(
@@ -36,16 +44,17 @@ def fill(project: Project) -> None:
         ('name = "all"\ndescription = "x"\ntask_dir = "tasks"\neval_goal = "y"', {"easy-fix", "hard-fix", "slow-doc", "plain"}),
     ],
 )
-def test_keys_and_values(project: Project, text: str, left: set[str]) -> None:
-    fill(project)
-    project.write("suite.toml", f"[suite]\n{text}\n")
-    run = project.run("tasks", AGENT, SUITE, "--codeprobe-jobs=4").assert_consistent()
-    assert (run.code, run.statuses) == (0, dict.fromkeys(left, "passed"))
+def test_keys_and_values(tmp_path: Path, text: str, left: set[str]) -> None:
+    (tmp_path / "suite.toml").write_text(f"[suite]\n{text}\n")
+    suite = read_suite(tmp_path / "suite.toml", "suite.toml")
+    all_facts = [Facts(task_id=name, tags=f.get("tags", []), metadata=f.get("metadata", {})) for name, f in TASKS.items()]
+    assert {facts.task_id for facts in all_facts if suite.leaves_out(facts) is None} == left
+    assert suite.unknown_ids(all_facts) == []
 
 
 def test_the_same_in_every_mode(project: Project, mode: str) -> None:
     fill(project)
-    project.write("suite.toml", '[suite]\ntags = ["smoke"]\n')
+    project.write("suite.toml", '[suite]\ntags = ["smoke"]\ndifficulties = ["easy", "hard"]\n')
     project.write("tests/test_own.py", "def test_own(): pass\n")
     run = project.run("tasks", "tests", AGENT, SUITE, mode=mode).assert_consistent()
     assert (run.code, run.statuses) == (0, {"easy-fix": "passed", "hard-fix": "passed"})
@@ -56,6 +65,7 @@ def test_the_same_in_every_mode(project: Project, mode: str) -> None:
     assert again.statuses == run.statuses
 
 
+@PLACES
 def test_it_holds_beside_k_and_m(project: Project, mode: str) -> None:
     fill(project)
     project.write("suite.toml", '[suite]\ntags = "smoke"\n')
@@ -72,6 +82,7 @@ def test_collect_only_shows_it(project: Project) -> None:
     assert not (project.path / ".codeprobe").exists()
 
 
+@PLACES
 def test_no_match_says_which_key_removed_how_many(project: Project, mode: str) -> None:
     fill(project)
     project.write("suite.toml", '[suite]\nname = "s"\ntags = "smoke"\ndifficulties = "medium"\n')
@@ -84,6 +95,7 @@ def test_no_match_says_which_key_removed_how_many(project: Project, mode: str) -
     assert not (project.path / ".codeprobe").exists()
 
 
+@PLACES
 def test_ids_of_nobody_are_named(project: Project, mode: str) -> None:
     """A suite that has lost a task would measure something else; what a narrower command line leaves out is no loss."""
     fill(project)
@@ -112,11 +124,13 @@ def test_no_task_at_all_is_no_fault_of_the_suite(project: Project) -> None:
     assert [e["code"] for e in run.assert_pure(events=False)["errors"]] == ["NO_TASKS"]
 
 
+@PLACES
 def test_the_file_is_looked_for_where_pytest_was_started(project: Project, mode: str) -> None:
     fill(project)
     project.write("below/suite.toml", '[suite]\ntask_ids = "plain"\n')
-    run = project.codeprobe("run", "--suite", "below/suite.toml", "--no-json")
-    assert run.statuses == {"plain": "passed"}
+    if mode == "plain":
+        run = project.codeprobe("run", "--suite", "below/suite.toml", "--no-json")
+        assert run.statuses == {"plain": "passed"}
     assert project.run("tasks", AGENT, f"--codeprobe-suite={project.path}/below/suite.toml", mode=mode).statuses == {"plain": "passed"}
 
 
