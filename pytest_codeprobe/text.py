@@ -29,7 +29,7 @@ _HAS_NAMELESS = sys.platform == "linux" and os.path.isdir("/proc/self/fd")  # fi
 SECRET_NAME = re.compile(r"(?i)(^|_)(api_?key|key|secret|token|password|passwd|credential|credentials|auth|pat)($|_)")
 # CSI, OSC (ended by BEL or ST), other two-byte escapes; C1 controls are dropped with the rest below
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[@-Z\\-_])")
-#: where a text was cut, by us or by somebody who does not know the secrets: what lies beside it can be a part of one
+#: where a text was cut, perhaps by somebody who does not know the secrets: what lies beside it can be a part of one
 _GAP = r"\[(?:…|\\u2026) \d+ [a-z]+ left out (?:…|\\u2026)\]|…|\\u2026|\.{3,}"
 _AROUND = ("\n", "\\n", "\ufffd", "\\ufffd")  #: what may stand between it and the text: a character was cut, too
 _GAP_LENGTH = 80  #: bytes; more than any of them takes
@@ -51,8 +51,7 @@ def secret_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> froz
 class Redactor:
     """Replaces known secret values in text and files: raw, JSON-escaped, on one line, as Python shows them.
 
-    Of what is cut (`shorten`, `one_line`, `ending`, `...`) also the part of a secret that is left beside the cut. That is the net below:
-    who knows the secrets takes them out before cutting.
+    Beside a cut (`shorten`, `one_line`, `ending`, `...`) also a part of one: a net below those who take them out before cutting.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -70,7 +69,11 @@ class Redactor:
 
     def text(self, value: str) -> str:
         """The value without secrets."""
-        return self._parts.removed(self._text.sub(REDACTED, value), REDACTED) if self._text else value
+        if self._text is None:
+            return value
+        if "\x1b" in value and self._text.search(bare := plain(value)) and not self._text.search(value):
+            value = bare  # a colour in the middle of it, which no terminal would show
+        return self._parts.removed(self._text.sub(REDACTED, value), REDACTED)
 
     def data(self, value: bytes) -> bytes:
         """The same for bytes of unknown encoding."""
@@ -116,7 +119,7 @@ class Redactor:
         for match in self._bytes.finditer(block):
             if match.start() < cut < match.end():
                 cut = match.start()  # decided once more of the file is known
-        for start, end in reversed(list(self._byte_parts.places(block))):
+        for start, *_, end in reversed(list(self._byte_parts.places(block))):
             if start < cut < end:
                 cut = start
         return cut or latest  # 0 takes a text made for it; memory stays flat then, too
@@ -144,50 +147,34 @@ class _Parts(Generic[AnyText]):
             yield start, end
             done = end
 
-    def places(self, value: AnyText) -> Iterator[tuple[int, int]]:
-        """Each cut that has such a part beside it, from the part's beginning to its end, the cut included."""
+    def places(self, value: AnyText) -> Iterator[tuple[int, int, int, int]]:
+        """Each cut that has such a part beside it: where the part before it begins, the cut, the end of the part behind it."""
         for start, end in self._gaps(value):
-            before, after = self._before(value, start), self._after(value, end)
+            before, after = self._size(value, start, before=True), self._size(value, end, before=False)
             if before or after:
-                yield start - before, end + after
+                yield start - before, start, end, end + after
 
     def removed(self, value: AnyText, instead: AnyText) -> AnyText:
         """The value without such parts."""
-        if not self._forms:
-            return value
         done = 0
         pieces: list[AnyText] = []
-        for start, end in self._gaps(value):
-            before, after = self._before(value, start), self._after(value, end)
-            if before and start - before >= done:
-                pieces += [value[done : start - before], instead]
-                done = start
-            if after and end >= done:
-                pieces += [value[done:end], instead]
-                done = end + after
+        for first, start, end, last in self.places(value) if self._forms else ():
+            for begins, ends in ((first, start), (end, last)):
+                if done <= begins < ends:
+                    pieces += [value[done:begins], instead]
+                    done = ends
         pieces.append(value[done:])
         return value[:0].join(pieces)
 
-    def _before(self, value: AnyText, end: int) -> int:
-        """Length of what ends there and is the beginning of a secret; 0 where there is nothing of the kind."""
-        anchor, longest = value[max(0, end - _PART) : end], 0
+    def _size(self, value: AnyText, at: int, *, before: bool) -> int:
+        """Length of what ends there and is the beginning of a secret, or begins there and is the end of one; 0: nothing of the kind."""
+        anchor, longest = value[max(0, at - _PART) : at] if before else value[at : at + _PART], 0
         for form in self._forms if len(anchor) == _PART else ():
-            at = form.find(anchor)
-            while at >= 0:
-                if at + _PART > longest and value.endswith(form[: at + _PART], 0, end):
-                    longest = at + _PART
-                at = form.find(anchor, at + 1)
-        return longest
-
-    def _after(self, value: AnyText, start: int) -> int:
-        """Length of what begins there and is the end of a secret."""
-        anchor, longest = value[start : start + _PART], 0
-        for form in self._forms if len(anchor) == _PART else ():
-            at = form.find(anchor)
-            while at >= 0:
-                if len(form) - at > longest and value.startswith(form[at:], start):
-                    longest = len(form) - at
-                at = form.find(anchor, at + 1)
+            found = form.find(anchor)
+            while found >= 0:
+                fits = value.endswith(form[: found + _PART], 0, at) if before else value.startswith(form[found:], at)
+                longest = max(longest, (found + _PART if before else len(form) - found) if fits else 0)
+                found = form.find(anchor, found + 1)
         return longest
 
 

@@ -120,6 +120,12 @@ def test_each_way_to_cut_leaves_a_mark(cut: object) -> None:
         assert not [part for part in PARTS if part in text], text
 
 
+def test_a_colour_in_the_middle_hides_nothing() -> None:
+    redactor = Redactor([KEY])
+    assert redactor.text(f"a \x1b[31m{KEY[:9]}\x1b[m\x1b[K{KEY[9:]} b") == f"a {REDACTED} b"
+    assert redactor.text("a \x1b[31mred\x1b[m b") == "a \x1b[31mred\x1b[m b"
+
+
 def test_a_part_at_the_border_of_a_chunk_is_found() -> None:
     redactor = Redactor([KEY])
     for shift in (*range(0, 130, 13), 700):
