@@ -13,11 +13,6 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, ser_json_inf_nan="null")
 
 
-def leads_out(path: str) -> bool:
-    """Whether a path that is meant to lie inside the workspace, written with `/`, is absolute or goes up."""
-    return path.startswith("/") or ".." in path.split("/")
-
-
 class SourcedInt(int):
     """An integer from a plain YAML scalar that remembers how it was written (`3.10`, a commit hash of digits)."""
 

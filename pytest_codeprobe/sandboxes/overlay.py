@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.base import leads_out
 from pytest_codeprobe.model.config import StarterFile, TemplateSource
 from pytest_codeprobe.sandboxes.leftout import LeftOut
 from pytest_codeprobe.sandboxes.patterns import Patterns
 from pytest_codeprobe.sandboxes.trees import copy_file, copy_link
+from pytest_codeprobe.text import leads_out
 
 
 def lay(source: TemplateSource, tree: Path, hidden: Sequence[str]) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.base import leads_out
 from pytest_codeprobe.sandboxes.changes import Baseline, copy_any
 from pytest_codeprobe.sandboxes.entries import Entry
 from pytest_codeprobe.sandboxes.trees import failed, is_folder, remove_tree
+from pytest_codeprobe.text import leads_out
 
 
 def restore(baseline: Baseline, workspace: Path, paths: Sequence[str]) -> None:

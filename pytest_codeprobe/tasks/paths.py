@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pytest_codeprobe.model.base import leads_out
+from pytest_codeprobe.text import leads_out
 
 DEFAULTS = Path("experiments", "default.yaml")  #: below rootdir: the layer below all tasks
 Kind = Literal["file", "folder", "any"]
