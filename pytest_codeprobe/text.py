@@ -265,11 +265,6 @@ def span(seconds: float) -> str:
     return " ".join(parts)
 
 
-def leads_out(path: str) -> bool:
-    """Whether a path that is meant to lie inside the workspace, written with `/`, is absolute or goes up."""
-    return path.startswith("/") or ".." in path.split("/")
-
-
 @contextlib.contextmanager
 def whole_file(path: str | Path, *, replace: bool = True) -> Iterator[BinaryIO]:
     """A file to be written that gets its name at the end, if nothing was raised: a reader sees the old one or all of the new one.

@@ -16,7 +16,8 @@ from pydantic import AfterValidator
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.base import Text
 from pytest_codeprobe.model.criterion import Score
-from pytest_codeprobe.text import leads_out, one_line, shorten
+from pytest_codeprobe.tasks.paths import leads_out
+from pytest_codeprobe.text import one_line, shorten
 
 MAX_FILE_BYTES = 16 << 20  #: a larger file is not looked at
 PATTERN_SECONDS = 5.0  #: for one pattern on one text; an agent can write a text on which a pattern takes for ever

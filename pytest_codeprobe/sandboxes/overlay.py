@@ -14,7 +14,7 @@ from pytest_codeprobe.model.config import StarterFile, TemplateSource
 from pytest_codeprobe.sandboxes.leftout import LeftOut
 from pytest_codeprobe.sandboxes.patterns import Patterns
 from pytest_codeprobe.sandboxes.trees import copy_file, copy_link
-from pytest_codeprobe.text import leads_out
+from pytest_codeprobe.tasks.paths import leads_out
 
 
 def lay(source: TemplateSource, tree: Path, hidden: Sequence[str]) -> None:

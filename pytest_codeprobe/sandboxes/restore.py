@@ -11,7 +11,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.sandboxes.changes import Baseline, copy_any
 from pytest_codeprobe.sandboxes.entries import Entry
 from pytest_codeprobe.sandboxes.trees import failed, is_folder, remove_tree
-from pytest_codeprobe.text import leads_out
+from pytest_codeprobe.tasks.paths import leads_out
 
 
 def restore(baseline: Baseline, workspace: Path, paths: Sequence[str]) -> None:

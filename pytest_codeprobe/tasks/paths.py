@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pytest_codeprobe.text import leads_out
-
 DEFAULTS = Path("experiments", "default.yaml")  #: below rootdir: the layer below all tasks
 Kind = Literal["file", "folder", "any"]
 _PLAIN = frozenset(("", ".", ".."))  #: parts of a path that lead somewhere else than down
@@ -161,6 +159,11 @@ class Places:
             if sought.below_rootdir and (self._rootdir / sought.text).exists():
                 return PathRules(self._rootdir, allowed, self._folders).resolve(sought.text, sought.kind)
             raise
+
+
+def leads_out(path: str) -> bool:
+    """Whether a path that is meant to lie inside the workspace, written with `/`, is absolute or goes up."""
+    return path.startswith("/") or ".." in path.split("/")
 
 
 def workspace_path(text: str) -> str:
