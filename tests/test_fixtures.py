@@ -175,6 +175,7 @@ def teardown():
 """
 
 
+@pytest.mark.joint
 def test_faults_of_the_users_fixtures(project: Project, mode: str) -> None:
     project.write("conftest.py", FAULTS)
     started = {"run": f"touch {project.marks}/$(basename $PWD)-$$"}
@@ -232,6 +233,7 @@ def pytest_collection_modifyitems(items):
 """
 
 
+@pytest.mark.joint
 def test_marks_of_the_users_own(project: Project, mode: str) -> None:
     project.write("conftest.py", MODIFY)
     for name in ("skip", "skipif", "skipif-string", "not-skipped", "xpass-strict"):

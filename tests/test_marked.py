@@ -96,6 +96,7 @@ def by_name(run: Run) -> dict[str, dict[str, Any]]:
     return {e["node_id"].partition("::")[2]: e for e in run.events if e["event"] == "trial_finished"}
 
 
+@pytest.mark.joint
 def test_outcomes_records_and_folders(project: Project) -> None:
     """In every mode, and the same in all."""
     fill(project)

@@ -298,6 +298,7 @@ def test_timeout_flag_becomes_the_deadline_and_the_work_is_graded(project: Proje
     run.assert_nothing_left()
 
 
+@pytest.mark.joint
 def test_timeout_method_is_not_for_tasks(project: Project) -> None:
     project.task("slow", agent=SLOW)
     run = project.run("tasks", AGENT, "--timeout=2", "--timeout-method=thread").assert_consistent()
@@ -337,6 +338,7 @@ def test_the_smaller_limit_wins(project: Project) -> None:
 # ---------------------------------------------------------------- pytest-rerunfailures
 
 
+@pytest.mark.joint
 def test_a_rerun_is_a_further_attempt(project: Project, mode: str) -> None:
     project.task("second", agent=scripted({"run": f"test -e {project.marks}/been && echo x > out.txt; touch {project.marks}/been"}, USAGE))
     project.task("never", agent=scripted({"say": "no"}, USAGE))
