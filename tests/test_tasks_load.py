@@ -118,6 +118,21 @@ def test_an_inline_schema_is_no_path(tmp_path: Path) -> None:
         ("agent: {type: cladue}", "5:15 unknown agent 'cladue' (did you mean 'claude'?)"),
         ("agent: {typ: claude}", "5:9 unknown field 'typ' (did you mean 'type'?) in 'agent'"),
         ("agent: {scriptd: {}}", "5:9 unknown field 'scriptd' (did you mean 'scripted'?) in 'agent'"),
+        (
+            "sandbox: {record_cli: [{tool: sh}]}",
+            "5:31 'sandbox.record_cli[0].tool' can't be 'sh': no shell, interpreter or git is replaced, since the agent itself may need it",
+        ),
+        (
+            "sandbox: {record_cli: [{tool: gh, responses: [{when: {verb: a, flags: {x: {equals: 1, contains: 2}}}}]}]}",
+            (
+                "5:75 'sandbox.record_cli[0].responses[0].when.flags.x' needs exactly one of "
+                "equals, contains, matches_regex, any_of, absent, present"
+            ),
+        ),
+        (
+            "sandbox: {mock_path_dirs: [a, ../b]}",
+            "5:31 'sandbox.mock_path_dirs[1]' must be a path inside the workspace, without '..': '../b'",
+        ),
         ("agent: {codex: {}}", "5:9 agent 'codex' is not available yet"),
         ("agent: {nop: {}}", "5:9 agent 'nop' has no settings of its own"),
         ("agent: {scripted: 3}", "5:19 'agent.scripted' must be a mapping, not 3"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pytest_codeprobe.model.base import Flag, Int, Model, Text
 
@@ -107,19 +107,19 @@ class CliResponse(Model):
         return self
 
 
+def _can_stand_in(tool: str) -> str:
+    if not _TOOL.fullmatch(tool):
+        raise ValueError(f"must be the name of a program, without a path, not {tool!r}")
+    if _NEVER.fullmatch(tool):
+        raise ValueError(f"can't be {tool!r}: no shell, interpreter or git is replaced, since the agent itself may need it")
+    return tool
+
+
 class RecordedCli(Model):
     """A program that only records how it was called, and gives a fixed answer."""
 
-    tool: Text
+    tool: Annotated[Text, AfterValidator(_can_stand_in)]
     exit_code: Int = Field(default=1, ge=0, le=255)
     stdout: Text = ""
     stderr: Text = ""
     responses: tuple[CliResponse, ...] = ()
-
-    @model_validator(mode="after")
-    def _can_stand_in(self) -> RecordedCli:
-        if not _TOOL.fullmatch(self.tool):
-            raise ValueError(f"'tool' must be the name of a program, without a path, not {self.tool!r}")
-        if _NEVER.fullmatch(self.tool):
-            raise ValueError(f"'tool' can't be {self.tool!r}: no shell, interpreter or git is replaced, since the agent itself may need it")
-        return self
