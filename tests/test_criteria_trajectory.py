@@ -188,7 +188,6 @@ def test_a_command_may_be_a_list_of_words(tmp_path: Path) -> None:
 
 def test_a_pattern_that_takes_for_ever_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "SEARCH_SECONDS", 0.2)
-    monkeypatch.setattr(calls.Finder.__init__, "__defaults__", (0.2,))
     for kind in (CommandExecuted, CommandNotExecuted):
         found = score(tmp_path, make(kind, command_pattern=r"(a|aa)+$"), bash("a" * 200 + "!"))
         assert (found.value, "too long" in found.explanation) == (0, True)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,8 @@ from pytest_codeprobe.trial.recorder import recording
 from pytest_codeprobe.trial.standins import lay_calls
 from tests.fake_grading import FakeGrading, descriptors_kept
 from tests.front_door import Project, scripted
+
+FOREVER = time.monotonic() + 3600
 
 # ---- what a call must have
 
@@ -77,7 +80,7 @@ from tests.front_door import Project, scripted
     ],
 )
 def test_what_fits(facets: dict[str, Any], call: str, fit: bool) -> None:
-    assert fits(Facets.model_validate(facets), call.split()) is fit
+    assert fits(Facets.model_validate(facets), call.split(), FOREVER) is fit
 
 
 TOKENS = st.lists(st.text(alphabet="ab-=1 ", max_size=5), max_size=8)
@@ -100,14 +103,14 @@ def test_a_switch_that_is_ignored_may_stand_anywhere(argv: list[str], at: int) -
     facets = Facets(ignore_flags=("quiet",), positional=tuple(sort(argv, valued=frozenset(), known=frozenset()).words))
     head = argv.index("--") if "--" in argv else len(argv)
     at = min(at, head)
-    assert fits(facets, [*argv[:at], "--quiet", *argv[at:]])
+    assert fits(facets, [*argv[:at], "--quiet", *argv[at:]], FOREVER)
 
 
 @given(st.text(alphabet="ab", min_size=1), st.text(alphabet="ab-= ", min_size=1))
 def test_both_ways_to_give_a_value_are_one(name: str, value: str) -> None:
     facets = Facets.model_validate({"flags": {f"x{name}": value}})
-    assert fits(facets, [f"--x{name}={value}"])
-    assert fits(facets, [f"--x{name}", value])
+    assert fits(facets, [f"--x{name}={value}"], FOREVER)
+    assert fits(facets, [f"--x{name}", value], FOREVER)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +230,7 @@ def test_hostile_writers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 assert send(place, junk) == b""
             half = [send(place, told("gh", "half")[:-1], wait=False) for _ in range(3)]
             assert half == [b""] * 3
-            assert send(place, told("gh", "pr", "--slow", "a" * 300 + "!")).startswith(b"3 ")  # its expression takes for ever
+            assert send(place, told("gh", "pr", "--slow", "a" * 300 + "!")).startswith(b"4 ")  # its expression takes for ever
             assert send(place, told("gh", "x" * 3_000_000)).startswith(b"4 ")
             send(place, told("gh", "unheard"), wait=False)
             opened = [socket.socket(socket.AF_UNIX) for _ in range(20)]
@@ -324,6 +327,14 @@ def test_a_log_that_can_not_be_read_whole_proves_no_absence(tmp_path: Path) -> N
         log = [line("pr"), junk]
         assert score(tmp_path, log, verb="issue", min_count=0, max_count=0).value == 0
         assert score(tmp_path, log, verb="pr").value == 1
+
+
+def test_an_expression_that_takes_for_ever_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_codeprobe.criteria.cli.criterion._SECONDS", 0.1)
+    flags = {"x": {"matches_regex": "(a|aa)+$"}}
+    for bounds in ({}, {"min_count": 0, "max_count": 0}):
+        found = score(tmp_path, [line("--x", "a" * 300 + "!")] * 100, flags=flags, **bounds)
+        assert (found.value, "too long" in found.explanation) == (0, True)
 
 
 def test_a_log_of_the_tasks_own_programs(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ MAX_RECORD = 1 << 20  #: bytes of one call's line; of a longer one the end is le
 MAX_WAITING = 64 << 20  #: bytes of all calls that have not come in whole
 MAX_CONNECTIONS = 128
 PATIENCE = 30.0  #: seconds that a call may take from its first byte to its answer
-MATCHING = 1.0  #: seconds for one expression on one value
+MATCHING = 1.0  #: seconds in which the answer to a call is to be found
 _HEAD = 8  # digits of a call's length
 _CHUNK = 1 << 16
 _PROGRAM = Path(pytest_codeprobe.__file__).resolve().parent / "children" / "cli_shim.py"
@@ -303,9 +303,10 @@ class Recorder:
 
 
 def _rule(responses: Sequence[CliResponse], argv: Sequence[str]) -> int | None:
-    """The number of the first response that fits. One whose expression takes too long does not."""
-    for number, response in enumerate(responses):
-        with contextlib.suppress(SlowPattern):
-            if fits(response.when, argv, MATCHING):
+    """The number of the first response that fits. Where the expressions take too long on these arguments, there is none."""
+    until = monotonic() + MATCHING
+    with contextlib.suppress(SlowPattern):
+        for number, response in enumerate(responses):
+            if fits(response.when, argv, until):
                 return number
     return None

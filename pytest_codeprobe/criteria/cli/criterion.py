@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -18,6 +19,7 @@ from pytest_codeprobe.model.invocations import CALLS_FILE, Facets
 from pytest_codeprobe.text import one_line
 
 _SHOWN, _EVIDENCE = 3, 20  #: calls in an explanation, in the evidence
+_SECONDS = 20.0  #: for all expressions on all calls
 
 
 @dataclass(slots=True)
@@ -90,9 +92,10 @@ class CliCalled(Facets, Criterion):
                 return Score(0.0, f"there is no log of calls: {error}")
         log = _Log.of(content)
         try:
-            found = [call for call in log.calls if self.tool in (None, call[0]) and fits(self, call[1])]
+            until = monotonic() + grading.time_left(_SECONDS)
+            found = [call for call in log.calls if self.tool in (None, call[0]) and fits(self, call[1], until)]
         except SlowPattern:
-            return Score(0.0, "an expression took too long on the arguments of a call")
+            return Score(0.0, "the expressions took too long on the arguments of the calls")
         return self._score(grading, log, found)
 
     def _score(self, grading: Grading, log: _Log, found: Sequence[tuple[str, list[str]]]) -> Score:

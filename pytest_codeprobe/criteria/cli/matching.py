@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
-from pytest_codeprobe.criteria.base import PATTERN_SECONDS, compile_pattern, found
+from pytest_codeprobe.criteria.base import compile_pattern
 from pytest_codeprobe.model.invocations import Facets, FlagMatch
 
 
 class SlowPattern(Exception):
-    """An expression was not through with a value in time."""
+    """The expressions were not through with the values in time."""
 
 
 @dataclass(slots=True)
@@ -25,8 +26,8 @@ class Arguments:
     flags: dict[str, list[str]] = field(default_factory=dict)  #: name without dashes -> values; "" for a switch
 
 
-def fits(facets: Facets, argv: Sequence[str], seconds: float = PATTERN_SECONDS) -> bool:
-    """Whether all that is asked holds. SlowPattern where an expression takes longer than `seconds` on one value."""
+def fits(facets: Facets, argv: Sequence[str], until: float) -> bool:
+    """Whether all that is asked holds. SlowPattern where that is not known at `until`, by the monotonic clock."""
     wanted = {_bare(name): match for name, match in (facets.flags or {}).items()}
     valued = {*map(_bare, facets.value_flags)}
     known = {*valued, *map(_bare, facets.ignore_flags)}
@@ -42,7 +43,7 @@ def fits(facets: Facets, argv: Sequence[str], seconds: float = PATTERN_SECONDS) 
         return False
     for name in map(_bare, facets.ignore_flags):
         given.flags.pop(name, None)
-    return all(_holds(match, _values(given, (name, *map(_bare, match.aliases))), seconds) for name, match in wanted.items())
+    return all(_holds(match, _values(given, (name, *map(_bare, match.aliases))), until) for name, match in wanted.items())
 
 
 def sort(argv: Sequence[str], *, valued: frozenset[str], known: frozenset[str]) -> Arguments:
@@ -102,7 +103,7 @@ def _values(given: Arguments, names: Iterable[str]) -> list[str] | None:
     return found_values or None
 
 
-def _holds(match: FlagMatch, values: list[str] | None, seconds: float) -> bool:
+def _holds(match: FlagMatch, values: list[str] | None, until: float) -> bool:
     """Whether a flag is as asked. Of several values one is enough."""
     if match.absent or values is None:
         return match.absent and values is None
@@ -113,16 +114,18 @@ def _holds(match: FlagMatch, values: list[str] | None, seconds: float) -> bool:
     if match.any_of is not None:
         return any(value in match.any_of for value in values)
     if match.matches_regex is not None:
-        return _any_found(match, values, seconds)
+        return _any_found(match, values, until)
     return True  # present
 
 
-def _any_found(match: FlagMatch, values: Sequence[str], seconds: float) -> bool:
+def _any_found(match: FlagMatch, values: Sequence[str], until: float) -> bool:
     pattern = compile_pattern(match.matches_regex or "", match.flags)
     for value in values:
-        hit = found(pattern, value, seconds)
-        if hit is None:
+        if (left := until - monotonic()) <= 0:
             raise SlowPattern
-        if hit:
-            return True
+        try:
+            if pattern.search(value, timeout=left, concurrent=True) is not None:
+                return True
+        except TimeoutError as error:
+            raise SlowPattern from error
     return False

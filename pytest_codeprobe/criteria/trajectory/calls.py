@@ -80,14 +80,15 @@ class ToolNames:
     def __init__(self, own: Mapping[str, Sequence[str]], aliases: Mapping[str, Sequence[str]]) -> None:
         self._own = own
         self._neutral = {name: neutral for neutral, names in aliases.items() for name in names}
-        self._has_aliases = own is aliases
+        self._all = frozenset(name for names in own.values() for name in names)
 
     def of(self, name: str) -> frozenset[str]:
         """The agent's own names for a tool."""
         if name in self._own:
             return frozenset(self._own[name])
-        neutral = None if self._has_aliases else self._neutral.get(name)
-        return frozenset((name, *self._own.get(neutral or "", ())))
+        if name in self._all:
+            return frozenset((name,))
+        return frozenset((name, *self._own.get(self._neutral.get(name, ""), ())))
 
     def is_meant(self, name: str, tool: str) -> bool:
         """Whether a call of `tool` is one of the tool that a task calls `name`."""
@@ -147,10 +148,10 @@ def command_of(arguments: Mapping[str, Any]) -> str | None:
 
 
 class Finder:
-    """Looks for a pattern in calls, all within SEARCH_SECONDS."""
+    """Looks for patterns in calls, for as long as the criterion may take."""
 
-    def __init__(self, seconds: float = SEARCH_SECONDS) -> None:
-        self._left = seconds
+    def __init__(self, grading: Grading) -> None:
+        self._left = grading.time_left(SEARCH_SECONDS)
 
     def found(self, pattern: regex.Pattern[str], text: str) -> bool:
         """TooSlow where the time is over."""

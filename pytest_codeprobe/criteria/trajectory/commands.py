@@ -70,10 +70,10 @@ class _OnCommands(Criterion):
     def _shell_only(self) -> bool:
         return self.tool_name is None and (self.command_pattern or self.exclude_pattern) is not None
 
-    def _matching(self, seen: Trajectory) -> list[Call]:
+    def _matching(self, seen: Trajectory, finder: Finder) -> list[Call]:
         """Those of the calls that count. TooSlow."""
         pattern, exclude = _pattern(self.command_pattern or (r"" if self.exclude_pattern else None)), _pattern(self.exclude_pattern)
-        wanted, finder = self.tool_name or "shell", Finder()
+        wanted = self.tool_name or "shell"
         calls = [c for c in seen.calls if not (self.tool_name or self._shell_only()) or seen.names.is_meant(wanted, c.tool)]
         if self.require_success:
             calls = [c for c in calls if c.status == "ok"]
@@ -82,7 +82,7 @@ class _OnCommands(Criterion):
     def _score(self, grading: Grading, least: int, most: int | None) -> Score:
         seen = trajectory(grading)
         try:
-            calls = self._matching(seen)
+            calls = self._matching(seen, Finder(grading))
         except TooSlow:
             return Score(0.0, f"looking for {self._what()} took too long")
         return judged(len(calls), least, most, cut=seen.cut, what=self._what(), calls=calls)
@@ -134,7 +134,7 @@ class CommandOrder(Criterion):
         """The longest part of the patterns that was seen in their order, as a share of all."""
         seen = trajectory(grading)
         compiled = [_pattern(text) for text in self.patterns]
-        finder = Finder()
+        finder = Finder(grading)
         try:
             rows = [[p is not None and finder.found(p, text) for p in compiled] for text in _events(seen)]
         except TooSlow:
