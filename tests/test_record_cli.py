@@ -281,6 +281,12 @@ def test_a_place_that_is_taken_is_an_error(place: Path) -> None:
         pass
 
 
+def test_where_nothing_may_be_executed_no_real_program_is_called(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(CodeprobeError, match="not mounted noexec"), recorded(place):
+        pass
+
+
 @pytest.mark.parametrize("planted", ["nothing", "link", "file", "folder"])
 def test_the_log_is_laid_whatever_is_in_its_place(tmp_path: Path, planted: str) -> None:
     workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"

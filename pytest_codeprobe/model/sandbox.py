@@ -125,7 +125,9 @@ class Sandbox(Protocol):
 
     @property
     def root(self) -> Path:
-        """The private folder (mode 0700) that holds all below."""
+        """The private folder (mode 0700) that holds all below; and `cli`, the stand-ins that a session may call and the socket by which
+        they ask, where the task has `record_cli`: a driver that isolates has to show it to sessions, at its own path.
+        """
 
     @property
     def workspace(self) -> Path:

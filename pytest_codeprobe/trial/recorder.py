@@ -9,6 +9,7 @@ and time, and a call that was heard can't be taken back by the session.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import selectors
@@ -72,6 +73,8 @@ def _lay_programs(folder: Path, tools: Sequence[RecordedCli], python: str) -> No
         program = folder / "bin" / entry.tool
         program.write_text(f'#!/bin/sh\nexec {start} "$@"\n', encoding="utf-8", errors="surrogateescape")
         program.chmod(0o755)
+        if not os.access(program, os.X_OK):  # a shell would go on to the real program
+            raise OSError(errno.EACCES, "nothing may be executed there; point TMPDIR to a file system that is not mounted noexec")
 
 
 def _listen(folder: Path) -> socket.socket:
