@@ -1,4 +1,4 @@
-"""Criteria on what a session did: its tool calls, commands, skills and bills; and the labels it chose."""
+"""Criteria on what a session did: its tool calls, commands, skills and bills."""
 
 from __future__ import annotations
 
@@ -358,45 +358,6 @@ def test_a_skill_of_a_plugin_is_that_plugins(tmp_path: Path) -> None:
     mine = make(SkillTriggered, skill_name="team:review")
     assert score(tmp_path, mine, ("Skill", {"skill": "team:review"}, "ok")).value == 1
     assert score(tmp_path, mine, ("Skill", {"skill": "review"}, "ok")).value == 0
-
-
-# ---- labels
-
-
-@pytest.mark.parametrize(
-    ("said", "allowed", "observed"),
-    [
-        ("spam\n", ["spam", "ham"], "spam"),
-        (" SPAM ", ["spam", "ham"], "spam"),
-        ("ham", ["spam", "ham"], "ham"),
-        ("it is spam", ["spam", "ham"], "(other)"),
-        ("\n", ["spam"], "(none)"),
-        (None, ["spam"], "(none)"),
-        ("anything", None, "anything"),
-        ("two\nlines", None, "(other)"),
-    ],
-)
-def test_labels_in_a_file(tmp_path: Path, said: str | None, allowed: list[str] | None, observed: str) -> None:
-    grading = FakeGrading(folder=tmp_path)
-    if said is not None:
-        (grading.workspace / "label.txt").write_text(said)
-    found = make(ClassificationMatch, path="label.txt", expected_label="Spam", allowed_labels=allowed).evaluate(grading)
-    assert found.evidence["observed_label"] == observed
-    assert found.value == (observed.lower() == "spam")
-    assert found.evidence["expected_label"] == ("spam" if allowed else "Spam")
-
-
-def test_labels_in_an_answer(tmp_path: Path) -> None:
-    criterion = make(ClassificationMatch, answer=True, expected_label="ham", allowed_labels=["spam", "ham"])
-    assert criterion.needs_session
-    assert not make(ClassificationMatch, path="x", expected_label="a").needs_session
-    for message, label in (("I thought about it.\n\n**Ham**.", "ham"), ("spam", "spam"), ("ham it is", "(other)"), ("", "(none)")):
-        assert score(tmp_path, criterion, final_message=message).evidence["observed_label"] == label
-    strict = make(ClassificationMatch, answer=True, expected_label="ham", allowed_labels=["ham", "Ham"], case_sensitive=True)
-    assert score(tmp_path, strict, final_message="Ham").value == 0
-    assert score(tmp_path, make(ClassificationMatch, answer=True, expected_label="(none)"), final_message=" ").value == 1
-    with pytest.raises(NotApplicable):
-        score(tmp_path, criterion, final_message=None)
 
 
 def test_those_that_classify_say_so() -> None:
