@@ -29,8 +29,8 @@ _HAS_NAMELESS = sys.platform == "linux" and os.path.isdir("/proc/self/fd")  # fi
 SECRET_NAME = re.compile(r"(?i)(^|_)(api_?key|key|secret|token|password|passwd|credential|credentials|auth|pat)($|_)")
 # CSI, OSC (ended by BEL or ST), other two-byte escapes; C1 controls are dropped with the rest below
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[@-Z\\-_])")
-#: where a text was cut, perhaps by somebody who does not know the secrets: what lies beside it can be a part of one
-_GAP = r"\[(?:…|\\u2026) \d+ [a-z]+ left out (?:…|\\u2026)\]|…|\\u2026|\.{3,}"
+#: where a text was cut, perhaps by somebody who does not know the secrets, or coloured: what lies beside it can be a part of one
+_GAP = r"(?:\x1b|\\u001[bB]|\\x1b|\\e|\\033)\[[0-9;]*m|\[(?:…|\\u2026) \d+ [a-z]+ left out (?:…|\\u2026)\]|…|\\u2026|\.{3,}"
 _AROUND = ("\n", "\\n", "\ufffd", "\\ufffd")  #: what may stand between it and the text: a character was cut, too
 _GAP_LENGTH = 80  #: bytes; more than any of them takes
 _PART = 6  #: characters from which a part of a secret is taken out; fewer give nothing away
@@ -71,9 +71,10 @@ class Redactor:
         """The value without secrets."""
         if self._text is None:
             return value
-        if "\x1b" in value and self._text.search(bare := plain(value)) and not self._text.search(value):
-            value = bare  # a colour in the middle of it, which no terminal would show
-        return self._parts.removed(self._text.sub(REDACTED, value), REDACTED)
+        value = self._text.sub(REDACTED, value)
+        if "\x1b" in value and self._text.search(bare := plain(value)):
+            value = self._text.sub(REDACTED, bare)  # a colour in the middle of it, which no terminal would show
+        return self._parts.removed(value, REDACTED)
 
     def data(self, value: bytes) -> bytes:
         """The same for bytes of unknown encoding."""

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from pytest_codeprobe import agents
-from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
+from pytest_codeprobe.model.config import AgentConfig, PreRunCommand, RunLimits, SandboxConfig
 from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.model.result import Usage
 from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, ProcessLimits
@@ -47,6 +47,7 @@ class FakeGrading:
     changes: Sequence[Change] = ()
     seconds: float = 120.0  #: what is left of grading_timeout
     stop_dir: str = ""  #: the run's folder of stop flags
+    pre_run: tuple[PreRunCommand, ...] = ()
     warm: bool = True  #: the driver can fork a command from a program that is loaded
     env: Mapping[str, str] = field(default_factory=dict)  #: what the task adds to the environment
     processes: Spawner = field(default_factory=spawner)
@@ -84,6 +85,7 @@ class FakeGrading:
             sandbox=SandboxConfig(),
             limits=RunLimits(),
             criteria=(),
+            pre_run=self.pre_run,
         )
 
     @property

@@ -224,6 +224,10 @@ def test_which_modes_can_write(config: dict[str, Any], writes: bool) -> None:
 def test_limits_are_the_widest_of_the_trials_it_stands_for() -> None:
     limits = widest([{"setup_timeout": 600, "max_usd": 1.0}, {"setup_timeout": 30, "max_usd": 2.0, "max_total_tokens": 5}])
     assert (limits.setup_timeout, limits.max_usd, limits.max_total_tokens) == (600, 2.0, None)
+    limits = widest([{"max_usd": 1.0}, {"max_usd": 3.0}, {"max_total_tokens": 5}, {"max_total_tokens": 7}])
+    assert (limits.max_usd, limits.max_total_tokens) == (3.0, 7), "each is bounded, and so is the canary"
+    limits = widest([{"max_usd": 1.0}, {"max_total_tokens": 5}, {}])
+    assert (limits.max_usd, limits.max_total_tokens) == (None, None)
 
 
 CONFTEST = """

@@ -13,6 +13,7 @@ from pytest_codeprobe.criteria.command import RunCommand
 from pytest_codeprobe.criteria.command.criterion import printed_score
 from pytest_codeprobe.criteria.command.reports import BadReport, read_junit, read_tap
 from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.config import PreRunCommand
 from pytest_codeprobe.model.criterion import Score
 from tests.fake_grading import FakeGrading, write
 
@@ -247,6 +248,10 @@ def test_a_process_that_leaves_early_reports_too_few(grading: FakeGrading) -> No
         ("python3 -m own", {}, ""),
         ("python3 check.py; python3 -m pytest", {}, ""),  # only what it starts with is looked at
         ("./pytest", {"PATH": "/nowhere"}, ""),
+        ("PATH=.venv/bin:/bin pytest tests", {"PATH": "/nowhere"}, ""),  # where it is found is not known yet
+        ("X=1 PATH=.venv/bin make", {"PATH": "/nowhere"}, ""),
+        ("PYTHONPATH=vendor python3 -m pytest", {}, ""),
+        ("PYTHONPATH=. python3 -m pytest", {}, "`python3 -m pytest` can't run"),
         ("makeshift", {"PATH": "/nowhere"}, ""),
     ],
 )
@@ -270,6 +275,9 @@ def test_a_runner_that_graders_do_not_have_is_told_before_the_session(
     else:
         criterion.preflight(grading)
         assert not grading.starts
+        grading.pre_run = (PreRunCommand(command="make ready"),)  # it may bring the runner
+        criterion.preflight(grading)
+        grading.pre_run = ()
     if command == "python3 -m pytest -q":
         (grading.workspace / "pytest.py").write_text("print('the workspace has its own')")
         criterion.preflight(grading)

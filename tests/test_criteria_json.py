@@ -159,6 +159,10 @@ def doubling(levels: int) -> dict[str, Any]:
     ("schema", "document", "told"),
     [
         (doubling(60), '"x"', "looking took longer than 0.2 s"),
+        ({"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "^(.*?,){25}P", "items": {"$ref": "#"}},
+         json.dumps(["1,2,3,4,5,6,7,8,9,10," * 20] * 3), "0.2 s|does not match"),
+        ({"$defs": {"a": {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "^(.*?,){25}P"}},
+          "items": {"$ref": "#/$defs/a"}}, json.dumps(["1,2,3,4,5,6,7,8,9,10," * 20] * 3), "0.2 s|does not match"),
         ({"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}, json.dumps({"a" * 40 + "!": 1}), ""),
         ({"patternProperties": {"^(.*?,){25}P": {}}}, json.dumps({"1,2,3,4,5,6,7,8,9,10," * 20: 1}), "0.2 s|in time"),
         ({"items": {"pattern": "^(.*?,){25}P"}}, json.dumps(["1,2,3,4,5,6,7,8,9,10," * 20] * 3), "0.2 s|does not match"),

@@ -124,6 +124,20 @@ def test_a_colour_in_the_middle_hides_nothing() -> None:
     redactor = Redactor([KEY])
     assert redactor.text(f"a \x1b[31m{KEY[:9]}\x1b[m\x1b[K{KEY[9:]} b") == f"a {REDACTED} b"
     assert redactor.text("a \x1b[31mred\x1b[m b") == "a \x1b[31mred\x1b[m b"
+    assert redactor.text(f"a {KEY} b \x1b[31m{KEY[:9]}\x1b[m{KEY[9:]} c") == f"a {REDACTED} b {REDACTED} c"
+
+
+@pytest.mark.parametrize("colour", ["\x1b[31;1m", "\x1b[m", "\\u001b[0m", "\\x1b[1m"])
+def test_a_colour_in_the_middle_hides_nothing_in_a_file(colour: str) -> None:
+    """As a log holds it, and as a transcript or a stream of events does."""
+    redactor, whole = Redactor([KEY]), f'{{"a": "{KEY}"}} '.encode()
+    for size in range(7, len(KEY) - 6):
+        split = f'{{"b": "{colour}{KEY[:size]}{colour}{KEY[size:]}{colour} c"}}'.encode()
+        redactor.stream(io.BytesIO(whole + split), target := io.BytesIO())
+        for text in (redactor.data(split), redactor.data(whole + split), target.getvalue()):
+            assert KEY[:7].encode() not in text
+            assert KEY[-7:].encode() not in text
+            assert text.count(colour.encode()) == 3
 
 
 def test_a_part_at_the_border_of_a_chunk_is_found() -> None:

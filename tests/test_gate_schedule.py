@@ -215,6 +215,28 @@ def test_nothing_else_begins_before_the_canaries_are_over_and_all_is_run(
     assert world.over == set(ids)
 
 
+@pytest.mark.joint
+@pytest.mark.parametrize("dist", SCHEDULERS)
+@settings(max_examples=50, deadline=None)
+@given(trials=st.integers(1, 14), workers=st.integers(2, 4), deaths=st.integers(2, 3), gated=st.booleans(), seed=st.integers(0, 10**6))
+def test_workers_that_die_at_once_end_no_run(dist: str, trials: int, workers: int, deaths: int, gated: bool, seed: int) -> None:
+    """As when a machine has no memory left: xdist hears of one, and hands its items to another that is dead, too."""
+    ids, gate = suite(2, trials, int(gated), 0, dist == "loadgroup")
+    world, chance = World(dist, ids, gate, workers), random.Random(seed)
+    for _ in range(chance.randint(workers, 60)):
+        ready = [w for w in world.workers if w.can_step()]
+        if world.events and (not ready or chance.random() < 0.5):
+            world.handle()
+        elif ready:
+            chance.choice(ready).step()
+    for worker in [w for w in world.workers if not (w.dead or w.ended)][:deaths]:
+        world.kill(worker)
+    world.run(chance, 0)
+    assert all(w.ended or w.dead for w in world.workers), "somebody waits for ever"
+    assert set(world.begun) == world.over == set(ids)
+    assert set(world.begun.values()) <= {1}, "something was run, and paid for, twice"
+
+
 # ---- what a scheduler is told, one thing at a time
 
 

@@ -44,6 +44,23 @@ def test_imports_are_asked_for_once(tmp_path: Path) -> None:
         known.of([second], "python", counted)
 
 
+def test_imports_are_known_whatever_others_ask_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is bounded, and shared by the threads of all trials."""
+    monkeypatch.setattr(sources, "_MAX_KNOWN", 1)
+    first, second, third = files = [tmp_path / f"test_{name}.py" for name in "abc"]
+    for file, module in zip(files, ("csv", "json", "xml"), strict=True):
+        file.write_text(f"import {module}\n")
+    known = sources.Imports()
+    assert known.of([first], "python", ask) == {"csv"}
+
+    def busy(files: Sequence[Path]) -> str:
+        known.of([third], "python", ask)
+        return ask(files)
+
+    assert known.of([first, second], "python", busy) == {"csv", "json"}
+    assert known.of([first, third], "python", ask) == {"csv", "xml"}
+
+
 WATCH = """
 import ast, threading, traceback, _pytest.assertion.rewrite as rewrite
 import pytest

@@ -42,7 +42,7 @@ from pytest_codeprobe.model.criterion import Criterion, Score
 
 def act(trial, place):
     if trial.task_id.startswith("x-" + place):
-        exec(trial.metadata["does"])
+        exec(compile(trial.metadata["does"], "own", "exec"))  # as a module: CPython ends by a signal where a text that it runs is interrupted
 
 class Own(Criterion):
     type: Literal["own"]

@@ -263,7 +263,7 @@ class TrialProtocol:
         earlier = holder.earlier
         if earlier:  # said here: under xdist the report of the last try may reach the controller after the start of this one
             again = {"attempt": len(earlier) + 1, "cause": "rerun", "reason": holder.why_again}
-            self.live.context.events.emit("trial_retried", node_id=item.nodeid, **again)
+            self.live.context.events.emit("trial_retried", node_id=holder.trial.node_id, **again)
         seconds = deadline(item)
         if seconds is not None and (said := ignored(item)):
             self.live.warn(said)

@@ -65,7 +65,7 @@ class Schedule:
     # ---- what xdist asks
     @property
     def nodes(self) -> list[Any]:
-        return list(self._nodes) if self._inner is None else list(self._inner.nodes)
+        return list(self._nodes)
 
     @property
     def collection_is_completed(self) -> bool:
@@ -82,9 +82,11 @@ class Schedule:
     # ---- workers come and go
     def add_node(self, node: Any) -> None:
         self._nodes[node] = None
-        if self._inner is not None and self._gated:  # now: a scheduler may hand out something before the worker has collected
-            _send(node, [OVER])
-        (self._inner or self._first).add_node(node)
+        if self._inner is None:
+            self._first.add_node(node)
+        elif not self.collection_is_completed:
+            self._inner.add_node(node)
+        # else once it has collected: loadscope and its kin would hand it items before, and can't
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
         if node not in self._nodes:  # it is dead
@@ -94,6 +96,10 @@ class Schedule:
             if not self._first.collection_is_completed:  # it only counts them
                 self._first.add_node_collection(node, collection)
             return
+        if self._gated:
+            _send(node, [OVER])
+        if node not in self._inner.nodes:
+            self._inner.add_node(node)
         self._inner.add_node_collection(node, collection)
 
     def remove_node(self, node: Any) -> str | None:
@@ -112,12 +118,17 @@ class Schedule:
         return None
 
     def _remove_from_inner(self, node: Any) -> str | None:
+        if node not in self._inner.nodes:
+            return None
         units: dict[str, dict[str, bool]] | None = getattr(self._inner, "assigned_work", {}).get(node)
         if units is None:
-            crashed: str | None = self._inner.remove_node(node)
+            crashed = self._next_of(node)
+            with _dead_ones():
+                crashed = self._inner.remove_node(node)
             if crashed is None or crashed in self._begun:
-                return crashed
-            self._inner.mark_test_pending(crashed)
+                return None if crashed is None else str(crashed)
+            with _dead_ones():
+                self._inner.mark_test_pending(crashed)
             return None
         # loadscope and its kin would begin again, in the next worker, with what has just killed this one
         unit = next((unit for unit in units.values() if not all(unit.values())), {})
@@ -128,8 +139,14 @@ class Schedule:
             unit[killer] = True
         for name in [name for name, unit in units.items() if all(unit.values())]:
             del units[name]  # handed out again, it would be an empty unit, and a worker that needs one more item waits for ever
-        self._inner.remove_node(node)
+        with _dead_ones():
+            self._inner.remove_node(node)
         return killer
+
+    def _next_of(self, node: Any) -> str | None:
+        """The item at the head of a worker's queue, as a scheduler is about to answer it: another dead worker may keep it from that."""
+        queue = getattr(self._inner, "node2pending", {}).get(node)
+        return str(self._inner.collection[queue[0]]) if queue else None
 
     # ---- items
     def schedule(self) -> None:
@@ -168,7 +185,8 @@ class Schedule:
         """pytest-rerunfailures: what has killed its worker is to run again."""
         self._begun.discard(item)
         if self._inner is not None:
-            self._inner.mark_test_pending(item)
+            with _dead_ones():
+                self._inner.mark_test_pending(item)
             return
         self._unsure.discard(item)
         self._waiting.appendleft(item)
@@ -198,11 +216,12 @@ class Schedule:
     def _open(self) -> None:
         self._inner = self._make()
         for node, ids in list(self._nodes.items()):
+            if ids is None:
+                continue
             if not _send(node, [OVER]):  # it is dead, and xdist is about to hear of it
                 del self._nodes[node]
-                continue
-            self._inner.add_node(node)
-            if ids is not None:
+            else:
+                self._inner.add_node(node)
                 self._inner.add_node_collection(node, ids)
         if self._inner.collection_is_completed:
             self._schedule_inner()

@@ -28,7 +28,8 @@ Mode = Literal["off", "auto", "require", "renew"]
 #: proved: done in this run; stored: by an earlier one; stopped: by the run, before there was a verdict; due: a dry run foretells it
 State = Literal["proved", "stored", "failed", "stopped", "due", "not_needed"]
 Ask = Callable[[Sequence[Agent]], Mapping[str, Answer]]  #: versions of CLIs, by the agents' names; those without one are left out
-_WIDENED = ("setup_timeout", "provider_patience", "max_usd", "max_total_tokens")
+_BOUNDS = ("max_usd", "max_total_tokens")
+_WIDENED = ("setup_timeout", "provider_patience", *_BOUNDS)
 
 
 def canary_trial(sample: Trial, key: Key, agent: Agent, limits: RunLimits) -> Trial:
@@ -50,13 +51,14 @@ def canary_trial(sample: Trial, key: Key, agent: Agent, limits: RunLimits) -> Tr
 
 
 def widest(limits: Iterable[Mapping[str, Any]]) -> RunLimits:
-    """Limits of a canary, from those of the trials that it stands for: what one of them may take, it may take."""
+    """Limits of a canary, from those of the trials that it stands for: what one of them may take, it may take.
+
+    Where each has a bound, but not all the same one, it has both.
+    """
     given = list(limits)
-    found = {}
-    for name in _WIDENED:
-        values = [one.get(name) for one in given]
-        if values and None not in values:
-            found[name] = max(value for value in values if value is not None)
+    found = {name: max(one[name] for one in given) for name in _WIDENED if given and all(one.get(name) is not None for one in given)}
+    if found.keys().isdisjoint(_BOUNDS) and all(any(one.get(name) is not None for name in _BOUNDS) for one in given):
+        found |= {name: max(told) for name in _BOUNDS if (told := [one[name] for one in given if one.get(name) is not None])}
     return RunLimits.model_validate(found)
 
 

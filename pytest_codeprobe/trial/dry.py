@@ -44,8 +44,8 @@ class DryChecks:
         key = self._key(trial, wanted)
         if key not in self._tried:
             try:
-                self._tried[key] = None
                 self._look(trial, agent, wanted)
+                self._tried[key] = None
             except CodeprobeError as error:
                 self._tried[key] = error
         if (wrong := self._tried[key]) is not None:

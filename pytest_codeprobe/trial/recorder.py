@@ -38,6 +38,7 @@ MAX_RECORD = 1 << 20  #: bytes of one call's line; of a longer one the end is le
 MAX_WAITING = 64 << 20  #: bytes of all calls that have not come in whole
 MAX_CONNECTIONS = 128
 PATIENCE = 30.0  #: seconds that a call may take from its first byte to its answer
+_LAST_SECONDS = 60.0  #: that the thread has for what it was sent before the end
 MATCHING = 1.0  #: seconds in which the answer to a call is to be found
 _HEAD = 8  # digits of a call's length
 _CHUNK = 1 << 16
@@ -142,7 +143,9 @@ class Recorder:
     def close(self) -> None:
         """Take what was sent before, answer nobody any more. SANDBOX_FAILED where it had stopped listening by itself."""
         self._ours.close()
-        self._thread.join()
+        self._thread.join(_LAST_SECONDS)
+        if self._thread.is_alive():
+            raise CodeprobeError("SANDBOX_FAILED", "sandbox.record_cli: what was called can't be taken in")
         if self._trouble is not None:
             raise CodeprobeError(
                 "SANDBOX_FAILED", f"sandbox.record_cli: {type(self._trouble).__name__}: {self._trouble}"

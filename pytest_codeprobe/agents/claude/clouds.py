@@ -87,7 +87,7 @@ def hand_over(cloud: Cloud, environ: Mapping[str, str], home: Path, given: Mappi
 
 def no_credentials(cloud: Cloud, context: Context, declared: frozenset[str]) -> CodeprobeError | None:
     """NO_BACKENDS_CONFIGURED where the session could not log in; `declared`: names of variables that the task gives it."""
-    if not declared.isdisjoint(_AWS_FILES):
+    if cloud == "bedrock" and not declared.isdisjoint(_AWS_FILES):
         return None  # what a file leads to that the task names shows in the session
     environ = {**dict.fromkeys(declared, "-"), **users_part(cloud, context.environ, declared)}
     lacks = list(_bedrock_lacks(environ) if cloud == "bedrock" else _vertex_lacks(environ))

@@ -22,9 +22,9 @@ from pytest_codeprobe.model.sandbox import Command, CommandResult
 from pytest_codeprobe.text import ending, one_line, shorten
 
 _SECONDS = 30.0
-#: runners that no agent brings along, where a command starts with one; behind `cd …` and variables for it
+#: runners that no agent brings along, where a command starts with one; behind `cd …` and variables that don't say where to find it
 _START = re.compile(
-    r"\s*(?:cd [^\s;&|]+ *(?:&&|;)\s*)?(?:[A-Za-z_]\w*=[^\s;&|$`]* +)*"
+    r"\s*(?:cd [^\s;&|]+ *(?:&&|;)\s*)?(?:(?!PATH=|PYTHON(?:HOME|PATH)=(?!(?:\.|src) ))[A-Za-z_]\w*=[^\s;&|$`]* +)*"
     r"(?:(?P<python>python3?)(?: +-[BEIsuOv]+)* +-m +(?P<module>pytest|coverage|mypy|ruff|tox|nox|pip)"
     r"|(?P<program>pytest|node|npm|cargo|go|make))"
     r"(?![\w./-])"
@@ -103,9 +103,9 @@ class RunCommand(Criterion):
     def preflight(self, grading: Grading) -> None:
         """Before the session: a runner that graders don't have would fail every agent alike, and no agent can bring it.
 
-        Only what the command starts with is looked at. CodeprobeError VERIFIER_FAILED.
+        Only what the command starts with is looked at, and nothing where `pre_run` may bring it. CodeprobeError VERIFIER_FAILED.
         """
-        if (start := _START.match(self.command)) is None:
+        if grading.trial.pre_run or (start := _START.match(self.command)) is None:
             return
         program, module = start["program"] or start["python"], start["module"]
         probe = _PROBE.format(program=program, module=module) if module else f"command -v {program}"

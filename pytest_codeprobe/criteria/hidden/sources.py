@@ -44,12 +44,14 @@ class Imports:
     def of(self, files: Sequence[Path], python: str, ask: Callable[[Sequence[Path]], str]) -> set[str]:
         """Modules that they import, by their first names. `ask` runs PARSE on files and answers what it printed. OSError."""
         keys = {file: (python, hashlib.sha256(file.read_bytes()).digest()) for file in files}
-        if unknown := [file for file, key in keys.items() if key not in self._known]:
-            if len(self._known) > _MAX_KNOWN:
-                self._known = {}
+        known = self._known  # other threads put another one in its place
+        names = {file: known[key] for file, key in keys.items() if key in known}
+        if unknown := [file for file in files if file not in names]:
             told = json.loads(ask(unknown).splitlines()[-1])
-            self._known |= {keys[file]: frozenset(names) for file, names in zip(unknown, told, strict=True)}
-        return set().union(*(self._known[key] for key in keys.values()))
+            asked = {file: frozenset(found) for file, found in zip(unknown, told, strict=True)}
+            self._known = {**(known if len(known) < _MAX_KNOWN else {}), **{keys[file]: found for file, found in asked.items()}}
+            names |= asked
+        return set().union(*names.values())
 
 
 def stdlib_conflicts(template: Path, names: set[str]) -> list[str]:

@@ -35,6 +35,7 @@ def violations(schema: Any, document: Any, seconds: float) -> list[str]:
 
     CodeprobeError VERIFIER_FAILED where the schema itself can't be used.
     """
+    import attrs
     import jsonschema.validators
     from referencing import Registry
     from referencing.exceptions import Unresolvable
@@ -43,6 +44,7 @@ def violations(schema: Any, document: Any, seconds: float) -> list[str]:
     clock = _Clock(monotonic() + seconds)
     keywords = {name: clock.held(keyword) for name, keyword in {**kind.VALIDATORS, **clock.keywords()}.items()}
     bounded = cast(Any, jsonschema.validators).extend(kind, keywords)
+    bounded.evolve = attrs.evolve  # its own takes a validator without the clock where a schema, or one referred to, names its `$schema`
     registry: Any = Registry()  # an empty one: a `$ref` elsewhere is an error, never a download
     try:
         errors = list(islice(bounded(schema, registry=registry).iter_errors(document), _MAX_PROBLEMS))
