@@ -42,7 +42,8 @@ from pytest_codeprobe.model.criterion import Criterion, Score
 
 def act(trial, place):
     if trial.task_id.startswith("x-" + place):
-        exec(compile(trial.metadata["does"], "own", "exec"))  # as a module: CPython ends by a signal where a text that it runs is interrupted
+        # compiled, as a module is: CPython ends by a signal where a text that it runs was interrupted
+        exec(compile(trial.metadata["does"], "own", "exec"))
 
 class Own(Criterion):
     type: Literal["own"]
