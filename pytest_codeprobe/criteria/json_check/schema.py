@@ -35,7 +35,6 @@ def violations(schema: Any, document: Any, seconds: float) -> list[str]:
 
     CodeprobeError VERIFIER_FAILED where the schema itself can't be used.
     """
-    import attrs
     import jsonschema.validators
     from referencing import Registry
     from referencing.exceptions import Unresolvable
@@ -44,7 +43,7 @@ def violations(schema: Any, document: Any, seconds: float) -> list[str]:
     clock = _Clock(monotonic() + seconds)
     keywords = {name: clock.held(keyword) for name, keyword in {**kind.VALIDATORS, **clock.keywords()}.items()}
     bounded = cast(Any, jsonschema.validators).extend(kind, keywords)
-    bounded.evolve = attrs.evolve  # its own takes a validator without the clock where a schema, or one referred to, names its `$schema`
+    bounded.evolve = _unnamed(kind.evolve)
     registry: Any = Registry()  # an empty one: a `$ref` elsewhere is an error, never a download
     try:
         errors = list(islice(bounded(schema, registry=registry).iter_errors(document), _MAX_PROBLEMS))
@@ -59,6 +58,18 @@ def violations(schema: Any, document: Any, seconds: float) -> list[str]:
     except _TimeIsUp:
         return [f"looking took longer than {seconds:.3g} s"]
     return [f"{error.json_path}: {one_line(error.message)}" for error in errors]
+
+
+def _unnamed(evolve: Callable[..., Any]) -> Callable[..., Any]:
+    """A validator's way to one for a part of the schema, which stays the one with the clock where that part names its `$schema`."""
+
+    def evolved(validator: Any, **changes: Any) -> Any:
+        schema = changes.get("schema", validator.schema)
+        if isinstance(schema, dict) and "$schema" in schema:
+            changes["schema"] = {name: value for name, value in schema.items() if name != "$schema"}
+        return evolve(validator, **changes)
+
+    return evolved
 
 
 class _TimeIsUp(Exception):
