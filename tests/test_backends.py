@@ -181,6 +181,7 @@ def test_a_task_that_names_its_own_gets_nothing_of_the_users_beside_it(
         ("bedrock", {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}, False),
         ("bedrock", {"AWS_PROFILE"}, False),
         ("bedrock", {"ANTHROPIC_API_KEY"}, False),
+        ("vertex", {"AWS_PROFILE"}, True),  # a file of the other cloud says nothing
         ("direct", {"CLAUDE_CODE_USE_VERTEX"}, True),
         ("direct", {"CLAUDE_CODE_USE_BEDROCK"}, False),
     ],

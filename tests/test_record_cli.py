@@ -176,6 +176,18 @@ def recorded(place: Path, *tools: dict[str, Any]) -> Iterator[list[dict[str, Any
     log += map(json.loads, content.splitlines())
 
 
+def test_a_listener_that_does_not_end_holds_up_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(recorders, "_LAST_SECONDS", 0.01)
+    monkeypatch.setattr(recorders.Recorder, "_drain", lambda _: over.wait(60))
+    try:
+        with pytest.raises(CodeprobeError, match="can't be taken in") as caught, recorded(tmp_path):
+            pass
+        assert caught.value.code == "SANDBOX_FAILED"
+    finally:
+        over.set()
+
+
 def call(place: Path, *argv: str | bytes, **more: Any) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([place / "cli" / "bin" / "gh", *argv], capture_output=True, timeout=60, check=False, cwd="/", **more)
 

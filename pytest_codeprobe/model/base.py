@@ -34,7 +34,8 @@ def _text(value: Any) -> Any:
     return value
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a text reads as a number."""
     try:
         float(text)
     except ValueError:
@@ -46,7 +47,7 @@ def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("is a boolean, not a number")
     if isinstance(value, str):
-        raise ValueError(f"is text, not a number{'; write it without quotes' if _is_number(value) else ''}")
+        raise ValueError(f"is text, not a number{'; write it without quotes' if is_number(value) else ''}")
     return value
 
 

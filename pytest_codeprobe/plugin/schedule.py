@@ -96,7 +96,7 @@ class Schedule:
             if not self._first.collection_is_completed:  # it only counts them
                 self._first.add_node_collection(node, collection)
             return
-        if self._gated:
+        if self._gated:  # before a scheduler hands it anything
             _send(node, [OVER])
         if node not in self._inner.nodes:
             self._inner.add_node(node)

@@ -141,7 +141,7 @@ class Recorder:
             raise OSError(f"no thread could be started: {error}") from error
 
     def close(self) -> None:
-        """Take what was sent before, answer nobody any more. SANDBOX_FAILED where it had stopped listening by itself."""
+        """Take what was sent before, answer nobody any more. SANDBOX_FAILED where it had stopped listening by itself, or does not end."""
         self._ours.close()
         self._thread.join(_LAST_SECONDS)
         if self._thread.is_alive():

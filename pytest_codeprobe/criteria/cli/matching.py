@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from pytest_codeprobe.criteria.base import compile_pattern
+from pytest_codeprobe.model.base import is_number
 from pytest_codeprobe.model.invocations import Facets, FlagMatch
 
 
@@ -59,7 +60,7 @@ def sort(argv: Sequence[str], *, valued: frozenset[str], known: frozenset[str]) 
             continue
         name, equals, value = token.lstrip("-").partition("=")
         short = not token.startswith("--")
-        if not name or (not equals and name not in known and _is_number(name)):
+        if not name or (not equals and name not in known and is_number(name)):
             sorted_out.words.append(token)
         elif short and name not in known and name[0] in valued and len(token) > 2:
             _add(sorted_out, name[0], token[2:])  # -ofile, -ofile=x
@@ -81,14 +82,6 @@ def _add(to: Arguments, name: str, value: str) -> None:
 
 def _bare(name: str) -> str:
     return name.lstrip("-")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _after_verb(verbs: Sequence[Sequence[str]], words: Sequence[str]) -> int | None:
