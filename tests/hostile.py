@@ -23,8 +23,9 @@ def tell(text: str) -> None:
 
 
 def rest() -> NoReturn:
+    """In short sleeps: a signal that arrives just before a sleep begins has its Python handler run only when that sleep ends."""
     while True:
-        time.sleep(60)
+        time.sleep(0.1)
 
 
 def branch(action: Callable[[], None]) -> int:

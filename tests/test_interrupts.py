@@ -254,10 +254,10 @@ def test_post_run_is_not_cut_short(project: Project, mode: str) -> None:
 def test_in_an_ordinary_test(project: Project, mode: str) -> None:
     """It is interrupted as pytest does it; tasks are closed from the plan."""
     quick_task(project, "a-done", file="a/a.yaml")
-    slow = f"import time, pathlib\ndef test_slow():\n    pathlib.Path('{project.marks}/slow').touch()\n    time.sleep(600)\n"
+    slow = f"import time, pathlib\ndef test_slow():\n    pathlib.Path('{project.marks}/slow').touch()\n    while True: time.sleep(0.1)\n"
     project.write("b/test_slow.py", slow)
     quick_task(project, "c-later", file="c/c.yaml")
-    project.write("d/test_slow2.py", "import time\ndef test_slow(): time.sleep(600)\n")
+    project.write("d/test_slow2.py", "import time\ndef test_slow():\n    while True: time.sleep(0.1)\n")
     quick_task(project, "e-later", file="e/e.yaml")
     run = project.start("a", "b", "c", "d", "e", "--codeprobe-agent=scripted", mode=mode)
     run.wait_for("slow")
@@ -290,7 +290,7 @@ def test_pytest_exit_in_a_fixture(project: Project, mode: str) -> None:
 def test_while_collecting(project: Project, mode: str) -> None:
     """There is no plan yet: no run dir, an envelope on stdout."""
     quick_task(project, "a", file="a/a.yaml")
-    slow = f"import time, pathlib, os\npathlib.Path('{project.marks}/collecting-' + str(os.getpid())).touch()\ntime.sleep(600)\n"
+    slow = f"import time, pathlib, os\npathlib.Path('{project.marks}/collecting-' + str(os.getpid())).touch()\nwhile True: time.sleep(0.1)\n"
     project.write("b/test_slow.py", slow)
     run = project.start("a", "b", "--codeprobe-agent=scripted", "--codeprobe-json", mode=mode)
     run.wait_for("collecting-*", 2 if mode == "xdist" else 1)
