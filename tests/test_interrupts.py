@@ -290,7 +290,7 @@ def test_pytest_exit_in_a_fixture(project: Project, mode: str) -> None:
 def test_while_collecting(project: Project, mode: str) -> None:
     """There is no plan yet: no run dir, an envelope on stdout."""
     quick_task(project, "a", file="a/a.yaml")
-    slow = f"import time, pathlib, os\npathlib.Path('{project.marks}/collecting-' + str(os.getpid())).touch()\nwhile True: time.sleep(0.1)\n"
+    slow = f"import time, pathlib, os\npathlib.Path('{project.marks}/collecting-' + str(os.getpid())).touch()\nwhile 1: time.sleep(0.1)\n"
     project.write("b/test_slow.py", slow)
     run = project.start("a", "b", "--codeprobe-agent=scripted", "--codeprobe-json", mode=mode)
     run.wait_for("collecting-*", 2 if mode == "xdist" else 1)

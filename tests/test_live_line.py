@@ -178,7 +178,7 @@ def test_control_c_in_an_ordinary_test(project: Project) -> None:
     gated(project, "t")
     project.write(
         "ztests/test_long.py",
-        f"import pathlib, time\ndef test_long():\n    pathlib.Path({str(project.marks)!r}, 'on').touch()\n    while True: time.sleep(0.1)\n",
+        f"import pathlib, time\ndef test_long():\n    pathlib.Path({str(project.marks)!r}, 'on').touch()\n    while 1: time.sleep(0.1)\n",
     )
     with terminal() as screen:
         run = screen.start(project, "tasks", "ztests", AGENT, "--codeprobe-jobs=2")
