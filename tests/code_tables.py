@@ -39,8 +39,10 @@ def for_agents() -> str:
 
 
 #: what the printed command of a code does, as the tests show: `corrected` is the same call without the fault, `doctor` looks for the
-#: cause, `look` prints something to read, `made` makes what is missing. The others need a person, or a change to a file
+#: cause, `look` prints something to read, `made` makes what is missing, `resume` goes on with the run, which a human decides. The others
+#: need a person, or a change to a file
 COMMANDS: Mapping[str, str] = {
+    "INTERRUPTED": "resume",
     "USAGE_ERROR": "look",
     "NO_TASKS": "look",
     "NO_EXPERIMENT": "made",

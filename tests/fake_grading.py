@@ -108,6 +108,10 @@ class FakeGrading:
             **self.env,
         }
 
+    @property
+    def command_environment(self) -> Mapping[str, str]:
+        return self.environment
+
     def redact(self, text: str) -> str:
         return text
 

@@ -20,7 +20,7 @@ from pydantic_core import core_schema
 from pytest_codeprobe import agents, criteria
 from pytest_codeprobe.model import base
 from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
-from pytest_codeprobe.tasks.experiments import ExperimentFile
+from pytest_codeprobe.tasks.experiment_file import ExperimentFile
 from pytest_codeprobe.tasks.load import LAYERED
 from pytest_codeprobe.tasks.task import _ID, _TAG, MAX_ID, Task
 

@@ -145,6 +145,10 @@ class Run:
 
         self.poll(there)
 
+    def wait_for_plan(self) -> None:
+        """Until trials may start."""
+        self.poll((self.folder / "plan.json").exists)
+
     def wait_for(self, name: str, count: int = 1) -> None:
         """Until so many files match a glob below the project's folder `marks` (see Project.mark)."""
         self.poll(lambda: len(list(self.project.marks.glob(name))) >= count)
@@ -191,7 +195,7 @@ class Run:
         for event in events:
             check("event", event)
         assert [e["seq"] for e in events] == list(range(len(events)))
-        finished = [e["node_id"] for e in events if e["event"] == "trial_finished"]
+        finished = [e["node_id"] for e in events if e["event"] == "trial_finished" and e.get("counted") is not False]
         assert sorted(finished) == sorted(t["node_id"] for t in plan)
         for start in (e for e in events if e["event"] == "trial_started"):
             (end,) = [e for e in events if e["event"] == "trial_finished" and e["node_id"] == start["node_id"]]

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_codeprobe.agents import BUILTIN as AGENTS
 from pytest_codeprobe.criteria import BUILTIN as CRITERIA
 from pytest_codeprobe.errors import CodeprobeError
@@ -17,8 +19,12 @@ from pytest_codeprobe.model.criterion import Criterion
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.options import RunOptions
 from pytest_codeprobe.sandboxes.tempdir import TempdirDriver
-from pytest_codeprobe.tasks.expand import expand
+from pytest_codeprobe.tasks.configure import Layers
+from pytest_codeprobe.tasks.expand import Plan, expand
+from pytest_codeprobe.tasks.experiments import load_experiment
+from pytest_codeprobe.tasks.layers import Layer
 from pytest_codeprobe.tasks.load import LoadedTask, LoadSettings, load_file
+from pytest_codeprobe.tasks.overrides import flags_layer, given
 
 MINIMAL = """\
 task_id: t
@@ -63,16 +69,37 @@ def load_one(rootdir: Path, text: str, **more: Any) -> LoadedTask:
 
 
 def expand_one(
-    rootdir: Path, text: str, options: RunOptions | None = None, defaults: Mapping[str, Any] | None = None, **more: Any
+    rootdir: Path,
+    text: str,
+    options: RunOptions | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    experiment: Path | None = None,
+    **more: Any,
 ) -> Trial:
-    """The one trial of that task."""
-    loaded = load_one(rootdir, text, **more)
-    (trial,) = expand(
-        loaded, settings=settings(rootdir, **more), options=options or RunOptions(), defaults=defaults or {}, node_id="tasks/t.yaml::t"
-    )
+    """The one trial of that task; `defaults` is the layer below it, else what experiments/default.yaml says."""
+    (trial,) = expand(load_one(rootdir, text, **more), plan(settings(rootdir, **more), options, defaults, experiment))
     return trial
+
+
+def plan(
+    made: LoadSettings, options: RunOptions | None = None, defaults: Mapping[str, Any] | None = None, experiment: Path | None = None
+) -> Plan:
+    """How tasks become trials in a run with these options."""
+    options = options or RunOptions()
+    chosen = load_experiment(experiment, made)
+    if defaults is not None:
+        chosen = replace(chosen, layers=(Layer(name="default", values=defaults),))
+    around = Layers(below=chosen.layers, flags=flags_layer(options, made), given=tuple(given(options)))
+    return Plan(settings=made, experiment=chosen, flags=around, repeats=options.repeats, sample=options.sample)
 
 
 def faults(error: CodeprobeError) -> list[str]:
     """`line:column message` of all faults that an error knows of."""
     return [f"{e['line']}:{e['column']} {e['message']}" for e in error.detail["errors"]]
+
+
+def refused(call: Any, *args: Any, **more: Any) -> str:
+    """What a call that must be refused is refused with."""
+    with pytest.raises(CodeprobeError) as caught:
+        call(*args, **more)
+    return str(caught.value)

@@ -90,6 +90,16 @@ def test_other_fields(tmp_path: Path) -> None:
     assert value(command, "--max-budget-usd") == "1.5"
 
 
+def test_whose_settings_are_read(tmp_path: Path) -> None:
+    (tmp_path / "workspace").mkdir(exist_ok=True)
+    for given, expected in ((["project", "local"], "project,local"), ([], ""), (["user"], "user")):
+        command = started(tmp_path, {"claude": {"setting_sources": given}})
+        assert value(command, "--setting-sources") == expected
+    assert (
+        value(started(tmp_path, {"claude": {"setting_sources": ["project"]}, "project_settings": False}), "--setting-sources") == "project"
+    )
+
+
 def test_prompts_and_settings_go_by_file(tmp_path: Path) -> None:
     agent: dict[str, Any] = {"system_prompt": "be brief " * 50_000, "append_system_prompt": "é", "claude": {"settings": {"a": 1}}}
     command = started(tmp_path, agent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,6 +206,28 @@ def capability_drift(project: Project) -> Run:
 
 
 #: every code of the table -> a real run that ends with it
+def run_dir_in_use(project: Project) -> Run:
+    project.task("t", agent=scripted({"run": f"touch {project.marks}/on; sleep 60; : {project.mark_text}"}))
+    first = project.start("tasks", AGENT, "--codeprobe-run-dir=run", junit=False)
+    first.wait_for("on")
+    try:
+        return project.run("tasks", AGENT, "--codeprobe-run-dir=run", "--codeprobe-resume", JSON, junit=False)
+    finally:
+        second = [(project.scratch / name).read_bytes() for name in ("stdout", "stderr")]
+        first.signal(signal.SIGTERM)
+        first.process.wait(30)
+        for name, content in zip(("stdout", "stderr"), second, strict=True):
+            (project.scratch / name).write_bytes(content)
+
+
+def resume_mismatch(project: Project) -> Run:
+    project.task("t", agent=scripted(WRITE))
+    project.run("tasks", AGENT, "--codeprobe-run-dir=run", junit=False)
+    plan = project.path / "run" / "plan.json"
+    plan.write_text(plan.read_text().replace('"schema_version": "1"', '"schema_version": "99"', 1))
+    return project.run("tasks", AGENT, "--codeprobe-run-dir=run", "--codeprobe-resume", JSON, junit=False)
+
+
 PROVOKED: dict[str, Callable[[Project], Run]] = {
     "INTERRUPTED": interrupted,
     "INTERNAL_ERROR": internal_error,
@@ -217,6 +240,9 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "OFFLINE_PREFLIGHT_FAILED": offline_preflight_failed,
     "TASK_INVALID": task_invalid,
     "DUPLICATE_TASK": duplicate_task,
+    "OVERRIDE_INVALID": refused(AGENT, "--codeprobe-set=agent.modle=x"),
+    "RUN_DIR_IN_USE": run_dir_in_use,
+    "RESUME_MISMATCH": resume_mismatch,
     "NO_TASKS": no_tasks,
     "NO_SUITE_MATCH": refused(AGENT, "--codeprobe-suite=nowhere.toml"),
     "OFFLINE_NET_ATTEMPT": offline_net_attempt,
@@ -297,6 +323,9 @@ def follow(project: Project, error: dict[str, Any], expected: str | None) -> Non
         return
     if expected == "doctor" and error["code"] not in ASKED:
         assert command[1] == "doctor" or "--codeprobe-doctor" in command
+        return
+    if expected == "resume":  # tests/test_resume.py types it
+        assert any(word in command for word in ("--resume", "--codeprobe-resume")), command
         return
     done = type_in(project, command)
     if expected == "look":

@@ -214,7 +214,8 @@ def test_terminal_errors_come_first(project: Project) -> None:
     assert (run.code, envelope["data"]["tasks_error"], envelope["data"]["tasks_not_run"]) == (2, 1, 1)
     assert "2 trials: 1 error, 1 not run (interrupted)" in run.stderr
     remedy, detail = envelope["errors"][0]["remediation"], envelope["errors"][0]["detail"]
-    assert remedy.endswith("To run only the 1 that is missing, name in place of its paths: tasks/b-never.yaml::b-never")
+    shown = run.folder.resolve().relative_to(project.path.resolve())
+    assert remedy.endswith(f"1 of 2 results are in {shown}, and --codeprobe-resume --codeprobe-run-dir={shown} runs the rest.")
     assert (detail["not_run"], detail["not_run_count"]) == (["tasks/b-never.yaml::b-never"], 1)
 
 
@@ -239,6 +240,15 @@ WRONG = {
     "max-duration": ("10 minutes", "USAGE_ERROR"),
     "canary": ("maybe", "USAGE_ERROR"),
     "capabilities": ("nowhere.json", "USAGE_ERROR"),
+    "set": ("agent.modle=x", "OVERRIDE_INVALID"),
+    "tags": ("a,,b", "USAGE_ERROR"),
+    "exclude-tags": (",", "USAGE_ERROR"),
+    "repeats": ("1000", "USAGE_ERROR"),
+    "sample": ("0", "USAGE_ERROR"),
+    "sample-per-stratum": ("few", "USAGE_ERROR"),
+    "min-score": ("1.5", "USAGE_ERROR"),
+    "min-pass-rate": ("101%", "USAGE_ERROR"),
+    "rerun": ("some", "USAGE_ERROR"),
 }
 ANY_VALUE = set[str]()
 
@@ -253,16 +263,22 @@ def test_every_option_with_a_value_is_tried() -> None:
 
 
 #: read by something else than the table of options
-READ_LATER = ("agent", "driver", "run-dir", "experiment", "suite", "capabilities")
+READ_LATER = ("agent", "driver", "run-dir", "experiment", "suite", "capabilities", "set")
+#: in the environment they are nothing
+FLAGS_ALONE = ("sample", "sample-per-stratum", "rerun")
 
 
 @pytest.mark.parametrize("name", [name for name in WRONG if name not in READ_LATER])
 def test_a_wrong_value_can_not_be_read(name: str) -> None:
     value, code = WRONG[name]
     option = next(o for o in BUILT if o.name == name)
+    more = {"codeprobe_resume": True, "codeprobe_run_dir": "x"} if name == "rerun" else {}
     with pytest.raises(CodeprobeError) as caught:
-        resolve({option.dest: value}, {}, no_ini)
+        resolve({option.dest: value, **more}, {}, no_ini)
     assert (caught.value.code, value in caught.value.message) == (code, True)
+    if name in FLAGS_ALONE:
+        assert resolve({}, {option.variable: value}, no_ini) == resolve({}, {}, no_ini)
+        return
     with pytest.raises(CodeprobeError, match=re.escape(option.variable)):
         resolve({}, {option.variable: value}, no_ini)
 
@@ -298,7 +314,7 @@ def test_a_flag_without_its_value(project: Project) -> None:
     for option in BUILT:
         if option.kind != "flag":
             with pytest.raises(CodeprobeError, match=f"{option.flag} needs a value"):
-                resolve({option.dest: NEEDS_VALUE}, {}, no_ini)
+                resolve({option.dest: [NEEDS_VALUE] if option.kind == "list" else NEEDS_VALUE}, {}, no_ini)
     run = project.run("--codeprobe-json-lines", "tasks", "--codeprobe-model", junit=False)
     (error,) = run.assert_pure()["errors"]
     assert (error["code"], run.code) == ("USAGE_ERROR", 4)

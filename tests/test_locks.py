@@ -17,7 +17,7 @@ from tests.make.project import (
     build_requirements,
     canonical,
     extra,
-    lint_requirements,
+    group,
     pins,
     runtime_requirements,
 )
@@ -28,7 +28,7 @@ def name_of(requirement: str) -> str:
 
 
 def test_every_requirement_is_pinned() -> None:
-    wanted = [*runtime_requirements(), *extra("report"), *extra("test"), *lint_requirements(), *build_requirements()]
+    wanted = [*runtime_requirements(), *extra("report"), *extra("test"), *group("lint"), *group("reference"), *build_requirements()]
     assert {name_of(requirement) for requirement in wanted} <= pins(CONSTRAINTS).keys()
 
 

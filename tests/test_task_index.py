@@ -336,3 +336,28 @@ def test_moved_projects_know_nothing(project: Project, tmp_path: Path) -> None:
     project.path = moved
     assert both(project, "--collect-only").code == 0
     assert str(moved).encode() in stored(project)
+
+
+def test_what_overrides_say_is_looked_at_again(project: Project) -> None:
+    """Values of variables in them are secrets, and a path in them belongs to the folder where pytest was called."""
+    project.task("t", agent=scripted({"run": 'printf \'%s %s\' "$PLACE" "$(ls *.txt)" > out'}))
+    for value in ("one-of-mine", "two-of-mine"):
+        project.environment["MY_PLACE"] = value
+        run = project.run("--codeprobe-agent=scripted", "--codeprobe-set=agent.env={PLACE: $MY_PLACE}", "tasks")
+        assert (run.trial("t") / "artifacts/out").read_text().split()[0] == value
+        assert not (project.path / ".pytest_cache/d/codeprobe").exists()
+    for name in ("a", "b"):
+        project.write(f"{name}/w/{name}.txt", name)
+    source = "--codeprobe-set=sandbox={template_sources: [{type: template_dir, path: w}]}"
+    for number, name in enumerate("abb"):
+        args = (f"--codeprobe-run-dir={project.path}/run{number}", f"--rootdir={project.path}", str(project.path / "tasks"))
+        run = project.start("--codeprobe-agent=scripted", source, *args, prefix=("env", "-C", str(project.path / name))).wait()
+        assert (run.trial("t") / "artifacts" / f"{name}.txt").exists()
+    assert stored(project)
+
+
+def test_what_ini_allowed_is_not_allowed_for_ever(project: Project) -> None:
+    project.task("t", odd=1)
+    assert project.run("--collect-only", "-o", "codeprobe_unknown_fields=warn", "tasks").code == 0
+    assert b'"task_id":"t"' in stored(project)
+    assert project.run("--collect-only", "tasks").code != 0

@@ -8,12 +8,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionParser, SessionRequest
 from pytest_codeprobe.model.trial import FileRef, Trial
 from pytest_codeprobe.options import RunOptions
-from pytest_codeprobe.tasks.layers import load_defaults
-from tests.task_files import MINIMAL, expand_one, registry, settings, write
+from tests.task_files import MINIMAL, expand_one, refused, registry, write
 
 ORACLE = RunOptions(agent="oracle", on_command_line=("agent",))
 
@@ -41,12 +39,6 @@ def picky(rootdir: Path, text: str, options: RunOptions | None = None) -> Trial:
     return expand_one(rootdir, text, options, registry=registry(Picky()))
 
 
-def refused(call: Any, *args: Any, **more: Any) -> str:
-    with pytest.raises(CodeprobeError) as caught:
-        call(*args, **more)
-    return str(caught.value)
-
-
 def test_a_trial_holds_everything_absolute(tmp_path: Path) -> None:
     write(tmp_path / "tasks/w/a")
     text = (
@@ -55,7 +47,7 @@ def test_a_trial_holds_everything_absolute(tmp_path: Path) -> None:
         "skip: not now\npass_score: 0.5\npre_run: [{command: x}]\n"
     )
     trial = expand_one(tmp_path, text, ORACLE)
-    assert (trial.node_id, trial.task_id, trial.folder) == ("tasks/t.yaml::t", "a/b", "default/a__b/r001")
+    assert (trial.node_id, trial.task_id, trial.folder) == ("a/b", "a/b", "default/a__b/r001")
     assert (trial.task_file, trial.line, trial.prompt) == (str(tmp_path / "tasks/t.yaml"), 1, "do it")
     assert trial.manifest == (
         FileRef(path=str(tmp_path / "tasks/t.yaml"), role="task"),
@@ -78,14 +70,13 @@ def test_layers_from_defaults_to_flags(tmp_path: Path) -> None:
         "run_limits: {task_timeout: 6, turn_timeout: null}\n"
         "sandbox: {env: {B: t}, env_passthrough: [Y], template_sources: [{type: template_dir, path: w}]}\n"
     )
-    defaults = load_defaults(settings(tmp_path))
-    trial = expand_one(tmp_path, text, ORACLE, defaults)
+    trial = expand_one(tmp_path, text, ORACLE)
     assert (trial.limits.task_timeout, trial.limits.max_turns, trial.limits.turn_timeout, trial.limits.setup_timeout) == (6, 7, None, 600)
     assert trial.sandbox.env == {"A": "d", "B": "t"}
     assert trial.sandbox.env_passthrough == ("X", "Y")
     assert [Path(source.path or "").name for source in trial.sandbox.template_sources] == ["w", "extra"]
     assert [Path(ref.path).name for ref in trial.manifest] == ["t.yaml", "w", "extra"]
-    assert expand_one(tmp_path, text, RunOptions(timeout=1.5), defaults).limits.task_timeout == 1.5
+    assert expand_one(tmp_path, text, RunOptions(timeout=1.5)).limits.task_timeout == 1.5
 
 
 def test_no_agent_is_a_trial_all_the_same(tmp_path: Path) -> None:
@@ -116,17 +107,7 @@ def test_a_task_without_an_agent_of_its_own_keeps_to_that(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("line", "place", "message"),
     [
-        ("dataset: {rows: [{id: 1}]}", "5:10", "dataset is not available yet"),
-        ("simulation: {goal: x}", "5:13", "simulation is not available yet"),
-        ("repeats: 3", "5:10", "repeats: 3 is not available yet"),
-        ("min_passes: 1", "5:13", "min_passes: 1 is not available yet"),
         ("gateway: off", "5:10", "gateway: off is not available yet"),
-        ("dialect: coder-eval", "5:10", "dialect: coder-eval is not available yet"),
-        (
-            "  - {type: file_exists, path: a, suite_thresholds: {mean: 1}}",
-            "5:52",
-            "success_criteria[1].suite_thresholds is not available yet",
-        ),
         ("agent: {type: codex}", "5:15", "agent 'codex' is not available yet"),
         ("sandbox: {network: off}", "5:20", "sandbox.network: off needs driver bubblewrap or docker"),
         ("sandbox: {network: [a.b, c]}", "5:20", "sandbox.network: [a.b, c] needs driver bubblewrap or docker"),

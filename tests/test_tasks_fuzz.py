@@ -19,7 +19,7 @@ from pytest_codeprobe.tasks.expand import expand
 from pytest_codeprobe.tasks.heads import trial_of, trial_text
 from pytest_codeprobe.tasks.load import load_file
 from pytest_codeprobe.tasks.task import Task
-from tests.task_files import settings, write
+from tests.task_files import plan, settings, write
 
 words = st.sampled_from(
     ["", "a", "..", "/x", "none", "auto", "off", "oracle", "claude", "tempdir", "docker", "$A", "${B:-c}", "${", "template_dir", "pass"]
@@ -85,8 +85,6 @@ def outcome(file: Path, project: Path, agent: str | None, unknown: str) -> tuple
     options = RunOptions(agent=agent, on_command_line=("agent",))
     try:
         loaded = load_file(file, made)
-        return None, [
-            trial for task in loaded.tasks for trial in expand(task, settings=made, options=options, defaults={}, node_id="tasks/t.yaml::t")
-        ]
+        return None, [trial for task in loaded.tasks for trial in expand(task, plan(made, options))]
     except CodeprobeError as error:
         return error, []

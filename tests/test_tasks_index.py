@@ -91,7 +91,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "nothing": lambda _: b"",
     "cut": cut,
     "flipped": flip,
-    "of another release": lambda content: content.replace(b"index 1", b"index 0"),
+    "of another release": lambda content: content.replace(b"index 2", b"index 1"),
     "another check": lambda content: content[:-8] + b"00000000",
     "no check": lambda content: content[:-9],
     "twice": lambda content: content + b"\n" + content,

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.tasks.layers import Layer, combine, load_defaults, lookup, merge, without_foreign_fields
-from tests.task_files import faults, settings, write
+from pytest_codeprobe.tasks.layers import Layer, combine, lookup, merge, without_foreign_fields
 
 keys = st.sampled_from(["a", "b", "sandbox", "env_passthrough", "pre_run"])
 leaves = st.none() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=3)
@@ -137,46 +134,3 @@ def test_a_layer_without_a_type_belongs_to_the_one_below_by_some_fields() -> Non
     ]
     assert combine(without_foreign_fields(stack, NAMES))["agent"] == {"type": "codex", "env": {"A": "1"}}
     assert combine(without_foreign_fields(stack[:2], NAMES))["agent"]["model"] == "m"
-
-
-def test_defaults_are_two_tables_of_one_file(tmp_path: Path) -> None:
-    assert load_defaults(settings(tmp_path)) == {}
-    write(tmp_path / "experiments/extra/a.txt")
-    file = write(
-        tmp_path / "experiments/default.yaml",
-        "experiment_id: default\ndefaults:\n  agent: {type: claude}\n  run_limits: {task_timeout: 5}\n"
-        "  sandbox:\n    template_sources: [{type: template_dir, path: extra}]\n",
-    )
-    source = {"type": "template_dir", "path": str(tmp_path / "experiments/extra")}
-    assert load_defaults(settings(tmp_path)) == {"run_limits": {"task_timeout": 5}, "sandbox": {"template_sources": [source]}}
-    for text in ("", "experiment_id: x\n", "defaults:\n", "---\n"):
-        file.write_text(text)
-        assert load_defaults(settings(tmp_path)) == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "defaults:\n  run_limits: {task_timout: 5}\n",
-            "2:16 unknown field 'task_timout' (did you mean 'task_timeout'?) in 'defaults.run_limits'",
-        ),
-        ("defaults:\n  run_limits: {task_timeout: 0}\n", "2:30 'defaults.run_limits.task_timeout' must be greater than 0, not 0"),
-        ("defaults:\n  sandbox: 3\n", "2:12 'defaults.sandbox' must be a mapping, not 3"),
-        ("defaults: [1]\n", "1:11 'defaults' must be a mapping, not a list"),
-        ("[1]\n", "1:1 'defaults' must be a mapping, not a list"),
-        (
-            "defaults:\n  sandbox: {template_sources: [{type: template_dir, path: ../..}]}\n",
-            "2:59 'defaults.sandbox.template_sources[0].path' leads out of {root}: '../..'; see ini codeprobe_template_roots",
-        ),
-        (
-            "defaults:\n  sandbox: {env_passthrough: ['judge:X']}\n",
-            "2:31 'sandbox.env_passthrough[0]' must be NAME, agent:NAME or grader:NAME, not 'judge:X'",
-        ),
-    ],
-)
-def test_faults_of_the_defaults(tmp_path: Path, text: str, expected: str) -> None:
-    write(tmp_path / "experiments/default.yaml", text)
-    with pytest.raises(CodeprobeError, match=r"TASK_INVALID: experiments/default\.yaml:") as caught:
-        load_defaults(settings(tmp_path))
-    assert faults(caught.value) == [expected.replace("{root}", str(tmp_path))]

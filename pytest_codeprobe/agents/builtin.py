@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from pytest_codeprobe.agents.base import QuietParser
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionRequest
+from pytest_codeprobe.model.rows import ROW_FILE, row_variables
 from pytest_codeprobe.model.trial import Trial
 
 # No configuration but git's own defaults, and no repository: a patch means the same in every workspace.
@@ -36,7 +38,7 @@ class Oracle(Agent):
         trial = request.trial
         solution = trial.solution
         if solution is not None and solution.script is not None:
-            return SessionCommand(argv=("/bin/sh", "-c", solution.script), env=trial.variables(request.sandbox.workspace))
+            return SessionCommand(argv=("/bin/sh", "-c", solution.script), env=_variables(request))
         if solution is not None and solution.patch is not None:
             return _apply(Path(solution.patch), request.sandbox.tmp / "solution.patch")
         directory = solution.directory if solution is not None else trial.reference.directory if trial.reference is not None else None
@@ -46,6 +48,20 @@ class Oracle(Agent):
 
     def parser(self, request: SessionRequest) -> QuietParser:
         return _Parser(request, Oracle)
+
+
+def _variables(request: SessionRequest) -> dict[str, str]:
+    """As for the task's other commands."""
+    trial, sandbox = request.trial, request.sandbox
+    found = trial.variables(sandbox.workspace)
+    if trial.row is None:
+        return found
+    place = sandbox.home / ROW_FILE
+    try:
+        place.write_text(json.dumps(trial.row), encoding="utf-8")
+    except OSError as error:
+        raise CodeprobeError("SANDBOX_FAILED", f"{place}: {error.strerror}") from error
+    return {**found, **row_variables(trial.row), "ROW_JSON": str(place)}
 
 
 def _apply(patch: Path, copy: Path) -> SessionCommand:

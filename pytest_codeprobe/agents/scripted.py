@@ -77,6 +77,7 @@ class ScriptedAgent(Agent):
     name = "scripted"
     calls_model = False
     usage_known = "live"
+    resumes = True
     supports = frozenset({"model"})
     table = ScriptedTable
     tool_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -92,12 +93,26 @@ class ScriptedAgent(Agent):
 
     def command(self, request: SessionRequest) -> SessionCommand:
         steps = ScriptedTable.model_validate(request.trial.agent.table(self.name)).steps
+        if request.exchange is not None:
+            steps = _part(steps, request.exchange.number)
         script = [step.model_dump(exclude_unset=True) for step in steps]
         argv = (request.context.python, "-I", "-S", str(_PROGRAM))
         return SessionCommand(argv=argv, stdin=json.dumps(script).encode())
 
     def parser(self, request: SessionRequest) -> ScriptedParser:
         return ScriptedParser(request)
+
+
+def _part(steps: Sequence[ScriptedStep], number: int) -> tuple[ScriptedStep, ...]:
+    """The steps of one exchange, up to its `say`; none where the script is over."""
+    parts: list[list[ScriptedStep]] = [[]]
+    for step in steps:
+        parts[-1].append(step)
+        if step.fail is not None or step.exit is not None:
+            break
+        if step.say is not None:
+            parts.append([])
+    return tuple(parts[number - 1]) if number <= len(parts) else ()
 
 
 class ScriptedParser(BaseParser):
@@ -190,7 +205,8 @@ class ScriptedParser(BaseParser):
     def end(self, exit: ProcessExit, *, stopped_for: str | None, stderr_tail: str) -> SessionEnd:
         if self._code is not None:
             return SessionEnd(code=self._code, reason=f"the script failed with {self._code}")
-        if stopped_for is None and exit.status != 0 and not self.replied:
+        did = self.replied or (self.request.exchange is not None and bool(self.request.exchange.usage.replies))
+        if stopped_for is None and exit.status != 0 and not did:
             return SessionEnd(code="AGENT_CRASHED", reason=f"ended before any step with {exit_words(exit)}{last_words(stderr_tail)}")
         if stopped_for is None and not self.final_seen:
             self.warn(f"the script did not come to its end: {exit_words(exit)}")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
-from pathlib import Path
 
 import click
-import pytest
 
 from pytest_codeprobe.cli.answers import take_stdout
+from pytest_codeprobe.cli.inside import asked
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.text import write_whole
 
@@ -33,7 +30,7 @@ def capabilities(
     stdout = take_stdout()  # what plugins and conftest.py files print as they are loaded is no part of it
     given = {"agent": agent, "model": model, "driver": driver, "permission-mode": permission_mode}
     arguments = [f"--codeprobe-{name}={value}" for name, value in given.items() if value is not None]
-    text = _recorded([*arguments, *([task] if task is not None else [])])
+    text, _ = asked("--codeprobe-record-capabilities", [*arguments, *([task] if task is not None else [])])
     try:
         if output is not None:
             write_whole(output, text)
@@ -45,21 +42,3 @@ def capabilities(
     except OSError as error:
         place = "stdout" if output is None else f"--output {output}"
         raise CodeprobeError("USAGE_ERROR", f"{place}: {error.strerror}", remediation="Name a file that can be written.") from error
-
-
-def _recorded(arguments: list[str]) -> str:
-    """The snapshot's text, from a pytest in this process that collects nothing. The error that it met, if it met one."""
-    with tempfile.TemporaryDirectory(prefix="codeprobe-capabilities-") as folder:
-        answer = Path(folder, "answer.json")
-        # by name, for those who switch off the loading of installed plugins
-        pytest.main(["-p", "codeprobe", f"--codeprobe-record-capabilities={answer}", *arguments])
-        try:
-            text = answer.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            refused = "pytest refused its command line or configuration; what it says is on stderr"
-            raise CodeprobeError("USAGE_ERROR", refused) from None
-    content = json.loads(text)
-    if "error" in content:
-        wrong = content["error"]
-        raise CodeprobeError(wrong["code"], wrong["message"], remediation=wrong["remediation"], detail=wrong["detail"])
-    return text

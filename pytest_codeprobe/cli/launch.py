@@ -62,18 +62,23 @@ def options(command: click.Command, names: Iterable[str] | None = None) -> click
         text = option.help + ("" if option.kind == "flag" else f"  [default: {option.default}]")
         flag = option.kind == "flag"
         metavar = None if flag else option.metavar
-        command.params.insert(0, click.Option([*option.cli, option.field], is_flag=flag, default=None, metavar=metavar, help=text))
+        several = option.kind == "list"
+        named = [*option.cli, option.field]
+        command.params.insert(0, click.Option(named, is_flag=flag, default=None, metavar=metavar, help=text, multiple=several))
     return command
 
 
 def translated(values: Mapping[str, Any], leave: Iterable[str] = ("json", "json-lines")) -> list[str]:
     """What click read, as flags of pytest; JSON is the command's own business."""
     return [
-        _flag(option, values[option.field])
+        flag
         for option in BUILT
         if option.name not in leave and values.get(option.field) not in (None, False)
+        for flag in _flags(option, values[option.field])
     ]
 
 
-def _flag(option: Option, value: Any) -> str:
-    return option.flag if option.kind == "flag" else f"{option.flag}={value}"
+def _flags(option: Option, value: Any) -> list[str]:
+    if option.kind == "flag":
+        return [option.flag]
+    return [f"{option.flag}={one}" for one in (value if option.kind == "list" else (value,))]

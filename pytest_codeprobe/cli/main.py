@@ -11,10 +11,13 @@ import click
 from pytest_codeprobe import __version__
 from pytest_codeprobe.cli.answers import complain, envelope_line, json_by_environment, open_standard_streams, say
 from pytest_codeprobe.cli.capabilities import capabilities
+from pytest_codeprobe.cli.check import check
 from pytest_codeprobe.cli.clean import clean
 from pytest_codeprobe.cli.doctor import doctor
 from pytest_codeprobe.cli.experiment import experiment
+from pytest_codeprobe.cli.explain import explain
 from pytest_codeprobe.cli.launch import options, program, start, translated
+from pytest_codeprobe.cli.regrade import regrade
 from pytest_codeprobe.cli.schema import schema
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean, error_codes
 from pytest_codeprobe.model.clock import SystemClock, stamp
@@ -56,9 +59,12 @@ def run(ctx: click.Context, /, paths: tuple[str, ...], **values: Any) -> None:
 
 
 group.add_command(capabilities)
+group.add_command(check)
 group.add_command(clean)
 group.add_command(doctor)
 group.add_command(experiment)
+group.add_command(explain)
+group.add_command(regrade)
 group.add_command(schema)
 
 

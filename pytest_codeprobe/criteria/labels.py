@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -39,6 +40,11 @@ class ClassificationMatch(Criterion):
             if not is_row and self.expected_label not in (NONE, OTHER) and self._folded(self.expected_label) not in known:
                 raise ValueError(f"'expected_label' is {self.expected_label!r}, which is none of 'allowed_labels'")
         return self
+
+    def labels(self) -> Sequence[str] | None:
+        """Those allowed, unless a row says which those are."""
+        allowed = self.allowed_labels
+        return None if allowed is None or any("${" in label for label in allowed) else [label.strip() for label in allowed]
 
     @property
     def needs_session(self) -> bool:  # type: ignore[override]  # of the class in others; here it is the final message that does

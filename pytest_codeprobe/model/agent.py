@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.result import AgentInfo, Usage
+from pytest_codeprobe.model.result import AgentInfo, Usage, no_usage
 from pytest_codeprobe.model.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Which part of a dialog a session is: it goes on with the conversation that earlier ones have led."""
+
+    number: int  #: 1, 2, 3 …
+    session_id: str = ""  #: as the last of them reported it; "" in the first
+    usage: Usage = field(default_factory=no_usage)  #: of all earlier ones
+    transcript_bytes: int = 0  #: that these have taken of the limit on transcripts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest:
     """All that an adapter may use to build a session."""
 
@@ -37,6 +47,7 @@ class SessionRequest:
     sandbox: Sandbox
     isolates: bool  #: the driver keeps the agent's tools inside
     executable: str | None = None  #: absolute path of the CLI
+    exchange: Exchange | None = None  #: None: it is no part of a dialog
     redact: Callable[[str], str] = str  #: takes the trial's secrets out of a text; to be called before any of it is cut off
 
 
@@ -90,6 +101,7 @@ class SessionParser(ABC):
     replied: bool = False  #: the model has begun to answer at least once
     final_seen: bool = False  #: the CLI's own last event: it has nothing more to do
     unpriced: str | None = None  #: a model of which no price is known, so that usage() can't tell a cost while the session runs
+    session_id: str = ""  #: as the session reported it; by this its agent can go on with it
     doomed: bool = False  #: something that the session was to work with is not there; end() says what. It is stopped at once
 
     @property
@@ -148,6 +160,8 @@ class Agent(ABC):
     is_session: ClassVar[bool] = True  #: False: nothing that answers or uses tools (oracle, nop, none)
     calls_model: ClassVar[bool] = True  #: a model is paid for; provider_patience is held
     tells_calls: ClassVar[bool] = True  #: its transcript has the tool calls; False: criteria on these don't apply
+    #: its command() goes on with a conversation where the request has an `exchange` after the first: what a simulated user needs
+    resumes: ClassVar[bool] = False
     backends: ClassVar[tuple[str, ...]] = ("direct",)  #: values of --codeprobe-backend that it has an environment for
     #: when its parser knows what a session has used: while it runs, so that it can be stopped by it; afterwards; or never
     usage_known: ClassVar[Literal["live", "end", "never"]] = "end"

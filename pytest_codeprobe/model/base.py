@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
@@ -65,3 +66,14 @@ Int = Annotated[int, BeforeValidator(_number)]
 Float = Annotated[float, BeforeValidator(_number)]
 #: true or false and nothing that merely looks like it
 Flag = Annotated[bool, BeforeValidator(_flag)]
+
+
+def plain(value: Any) -> Any:
+    """A plain value without the numbers that remember their spelling, in containers of its own."""
+    if isinstance(value, Mapping):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, SourcedInt):
+        return int(value)
+    return float(value) if isinstance(value, SourcedFloat) else value

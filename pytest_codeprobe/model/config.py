@@ -5,9 +5,9 @@ These are the strict models of the YAML; which of their fields this version can 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
 from pytest_codeprobe.model.invocations import RecordedCli
@@ -177,6 +177,27 @@ class AgentConfig(Model):
         """The agent's own table, empty if it has none."""
         value = (self.model_extra or {}).get(agent)
         return dict(value) if isinstance(value, dict) else {}
+
+
+class Simulation(Model):
+    """A simulated user who answers the agent."""
+
+    persona: Text | None = None
+    goal: Annotated[Text, StringConstraints(pattern=r"\S")]
+    constraints: tuple[Text, ...] | Text | None = None
+    max_turns: Int = Field(default=8, gt=0)  #: exchanges: a message of the user's and what the agent makes of it
+    stop_token: Annotated[Text, StringConstraints(pattern=r"\S")] = "<<<END>>>"
+    stop_on_criteria_pass: Flag = False
+    check_criteria: Literal["end_of_dialog", "every_turn", "both"] = "end_of_dialog"
+    max_total_tokens: Int | None = Positive  #: of both sides together; no exchange begins once as many are used
+    enabled: Flag = True
+    agent: AgentConfig | None = None  #: who plays the user
+
+    @model_validator(mode="after")
+    def _checks(self) -> Simulation:
+        if self.stop_on_criteria_pass and self.check_criteria == "end_of_dialog":
+            raise ValueError("'stop_on_criteria_pass' needs 'check_criteria: every_turn' or 'both'")
+        return self
 
 
 class TaskCommand(Model):

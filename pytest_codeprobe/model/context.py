@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_codeprobe.model.criterion import Criterion
     from pytest_codeprobe.model.prices import Prices
     from pytest_codeprobe.model.sandbox import Driver, ProcessStarter
+    from pytest_codeprobe.model.trial import Trial
 
 
 class Clock(Protocol):
@@ -181,6 +182,19 @@ def _list_prices() -> Prices:
     return list_prices()
 
 
+class Proportions(Protocol):
+    """Gates over the repeats of tasks, which several processes judge together. From any thread."""
+
+    def decided(self, trial: Trial) -> bool:
+        """Whether nothing that this repeat does can change its gate: then it need not start."""
+
+    def take(self, trial: Trial, verdict: Literal["passed", "failed"]) -> int | None:
+        """Note a verdict; which miss of its gate it is, None for a pass or without a gate. CodeprobeError where that can't be noted."""
+
+    def give_back(self, trial: Trial) -> None:
+        """The verdict that was noted is none after all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A capability snapshot that sessions are held to."""
@@ -212,4 +226,5 @@ class Context:
     snapshot: Snapshot | None = None
     scratch: Path | None = None  #: folder for the trials' private folders; None: the system's temporary folder
     random: random.Random = field(default_factory=random.Random)
+    proportions: Proportions | None = None  #: gates over repeats; None: each repeat stands for itself
     network: Network = field(default_factory=Unheld)  #: holds trials to where they may go

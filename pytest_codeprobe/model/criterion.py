@@ -87,6 +87,10 @@ class Grading(Protocol):
     def environment(self) -> Mapping[str, str]:
         """The clean environment of graders, with TASK_DIR, WORKSPACE, AGENT_OUTPUT, TRANSCRIPT, REFERENCE_DIR."""
 
+    @property
+    def command_environment(self) -> Mapping[str, str]:
+        """The same, of commands that stand in the task: with the host's variables where the task sees them."""
+
     def redact(self, text: str) -> str:
         """The text without the trial's secrets; to be called before any of it is cut off or put on one line."""
 
@@ -134,6 +138,10 @@ class Criterion(Model):
     def gates(self) -> bool:
         """Whether missing the threshold fails the trial."""
         return self.gate or self.weight > 0
+
+    def labels(self) -> Sequence[str] | None:
+        """Of one that classifies: the classes that there are; None where any text is one."""
+        return None
 
     def evaluate(self, grading: Grading) -> Score:
         """Look and score."""

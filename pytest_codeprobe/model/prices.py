@@ -66,12 +66,24 @@ class Prices:
     """A price table. Finds a model by its own name, by a dated one, and by what Bedrock, Vertex and routers make of it."""
 
     def __init__(self, prices: Sequence[tuple[Price, Sequence[str]]]) -> None:
+        self._listed = tuple(prices)
         self._by_name = {name: price for price, aliases in prices for name in (price.model, *aliases)}
         found = [rates for price, _ in prices for rates in (price.rates, *(price.long_prompt[1:] if price.long_prompt else ()))]
         most = {kind: max((getattr(r, kind) for r in found), default=0.0) for kind in _KINDS}
         write = max(most["cache_write"], most["cache_write_1h"])  # a usage does not tell them apart
         #: the most that a token of each kind costs, whatever the model
         self.dearest_rates = Rates(**{**most, "cache_write": write, "cache_write_1h": write})
+
+    def with_own(self, rates: Mapping[str, Mapping[str, float | None]], source: str) -> Prices:
+        """The table with prices of the user's own above it: model -> US dollars per million tokens of each kind.
+
+        A kind that is left out costs as much as plain input.
+        """
+        own = [
+            (Price(model=model.strip().lower(), date="", source=source, rates=_rates({k: v for k, v in row.items() if v is not None})), ())
+            for model, row in rates.items()
+        ]
+        return Prices([*self._listed, *own])
 
     def __iter__(self) -> Iterator[Price]:
         return iter(dict.fromkeys(self._by_name.values()))

@@ -11,6 +11,7 @@ from pytest_codeprobe.model.base import Model
 from pytest_codeprobe.text import json_line
 
 Status = Literal["passed", "failed", "error", "skipped", "not_run"]
+FINAL_MESSAGE = 4000  #: characters of an agent's last message in a record; a longer one lies whole in its attempt's answer.txt
 VERDICTS: frozenset[str] = frozenset({"passed", "failed"})
 DRY_RUN = "dry run"  #: reason of a trial that a dry run found nothing wrong with
 #: where a number comes from, best first
@@ -103,6 +104,37 @@ class Attempt(Model):
     exit_status: int | None = None
     exit_cause: str | None = None
     usage: Usage = Usage()
+    user_usage: Usage | None = None  #: of the simulated user; None without one
+
+    @property
+    def bill(self) -> Usage:
+        """Of both sides."""
+        return self.usage if self.user_usage is None else self.usage.plus(self.user_usage)
+
+
+class ExchangeResult(Model):
+    """A message of the user's, and what the agent made of it."""
+
+    number: int
+    usage: Usage  #: of the agent in it
+    score: float | None = None  #: where the criteria were looked at after it
+    passed: bool | None = None
+
+
+class DialogResult(Model):
+    """How the dialog with a simulated user went, in the last attempt."""
+
+    stop: Literal["stop_token", "criteria_passed", "max_turns", "max_total_tokens", "silence", "limit", "stopped", "error"]
+    user: AgentInfo  #: who played it
+    exchanges: tuple[ExchangeResult, ...]
+    usage: Usage  #: of the user, over all attempts
+
+
+class Fingerprint(Model):
+    """What a result depends on: by part, a digest of it."""
+
+    session: dict[str, str] = {}  #: what shapes the agent's work
+    grade: dict[str, str] = {}  #: what is made of it
 
 
 class TrialResult(Model):
@@ -126,6 +158,7 @@ class TrialResult(Model):
     detail: dict[str, Any] = {}
     score: float | None = None
     pass_score: float | None = None
+    miss: int | None = None  #: which of the misses of its repeats this verdict is, where a proportion of them must pass
     criteria: tuple[CriterionResult, ...] = ()
     limit_hit: LimitHit | None = None
     expected_turns_overage: int | None = None
@@ -133,7 +166,8 @@ class TrialResult(Model):
     driver: str | None = None
     attempts: tuple[Attempt, ...] = ()
     usage: Usage = Usage()
-    cost_usd: float | None = None  #: over all attempts
+    cost_usd: float | None = None  #: over all attempts; a simulated user's part, too
+    dialog: DialogResult | None = None  #: with a simulated user
     final_message: str = ""
     stderr_tail: str = ""
     changed_files: tuple[str, ...] = ()  #: `A path`, `M path`, `D path`; at most 200
@@ -141,6 +175,9 @@ class TrialResult(Model):
     kept: Literal["whole", "partial", "none"] = "none"
     warnings: tuple[str, ...] = ()
     timings: dict[str, float] = {}  #: seconds of each phase
+    fingerprint: Fingerprint = Fingerprint()
+    cached: bool = False  #: it is an earlier run's, taken over when that was resumed
+    regraded: bool = False  #: its session is an earlier one, and was graded again
     worker: str = "main"
     folder: str | None = None  #: relative to the run dir; None if the trial never began
     started_at: str

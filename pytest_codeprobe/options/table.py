@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-Kind = Literal["text", "word", "flag", "choice", "count", "money", "duration", "size"]
+Kind = Literal["text", "word", "flag", "choice", "count", "money", "duration", "size", "words", "list", "share"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class Option:
     choices: tuple[str, ...] = ()
     cli_choices: Mapping[str, str] | None = None  #: spellings of other systems -> ours
     code: str = "USAGE_ERROR"  #: raised for a bad value
+    most: int = 1_000_000_000  #: of a count
     settable: bool = False  #: also an ini key and an environment variable
     environ: str | None = None  #: the environment variable, where its name is not ours alone
     default: str = "none"  #: for the docs
@@ -53,6 +54,7 @@ class Option:
         return self.name.replace("-", "_")
 
 
+MAX_JOBS = 1000
 MODES = ("auto", "default", "acceptEdits", "plan", "bypassPermissions")
 PRESERVE = {"NONE": "none", "MOVE_ON_WRITE": "move", "DIRECT_WRITE": "direct"}
 
@@ -102,6 +104,7 @@ OPTIONS: tuple[Option, ...] = (
         name="jobs",
         cli=("-j", "--max-parallel"),
         kind="count",
+        most=MAX_JOBS,
         metavar="N",
         settable=True,
         default="1",
@@ -219,22 +222,84 @@ OPTIONS: tuple[Option, ...] = (
         settable=True,
         help="limit of all transcripts of the run together, in bytes",
     ),
+    Option(
+        name="set",
+        cli=("--set", "-D"),
+        kind="list",
+        metavar="PATH=VALUE",
+        help="override a setting of every task, below agent, sandbox or run_limits: agent.effort=high; may be given several times",
+    ),
+    Option(
+        name="tags",
+        cli=("--tags", "-t"),
+        kind="words",
+        metavar="A,B",
+        settable=True,
+        help="only tasks that have one of the tags",
+    ),
+    Option(
+        name="exclude-tags",
+        cli=("--exclude-tags",),
+        kind="words",
+        metavar="A,B",
+        settable=True,
+        help="no task that has one of the tags; beats --codeprobe-tags",
+    ),
+    Option(name="include-skipped", cli=("--include-skipped",), kind="flag", default="off", help="run tasks that say `skip` too"),
+    Option(
+        name="repeats",
+        cli=("--repeats",),
+        kind="count",
+        most=999,
+        metavar="N",
+        settable=True,
+        default="experiment's or task's, else 1",
+        help="trials of each task (row, variant); min_passes grows and shrinks with it",
+    ),
+    Option(name="sample", cli=("--sample",), kind="count", metavar="N", help="so many rows of each dataset, the same in every run"),
+    Option(
+        name="sample-per-stratum",
+        cli=("--sample-per-stratum",),
+        kind="count",
+        metavar="N",
+        help="so many rows of each stratum of a dataset; --codeprobe-sample beats it",
+    ),
+    Option(
+        name="min-score",
+        cli=("--min-score",),
+        kind="share",
+        metavar="X",
+        settable=True,
+        help="least mean score of the run's verdicts, 0 to 1; below it the run exits 1",
+    ),
+    Option(
+        name="min-pass-rate",
+        cli=("--min-pass-rate",),
+        kind="share",
+        metavar="X",
+        settable=True,
+        help="least share of the run's verdicts that pass, 0 to 1 or 80%; below it the run exits 1",
+    ),
+    Option(
+        name="resume",
+        cli=("--resume",),
+        kind="flag",
+        default="off",
+        help="go on with the run in --codeprobe-run-dir: what it has finished is told again and not run again",
+    ),
+    Option(
+        name="rerun",
+        cli=("--rerun",),
+        kind="words",
+        metavar="OUTCOMES",
+        default="error,not_run",
+        help="with --codeprobe-resume: outcomes that are run again: passed, failed, error, skipped, not_run, or all, or none",
+    ),
     Option(name="doctor", kind="flag", default="off", help="check what a run would need, and run nothing"),
     *(
         Option(name=name, cli=cli, built=False)
         for name, cli in (
-            ("set", ("--set", "-D")),
-            ("tags", ("--tags", "-t")),
-            ("exclude-tags", ("--exclude-tags",)),
-            ("include-skipped", ("--include-skipped",)),
-            ("repeats", ("--repeats",)),
-            ("sample", ("--sample",)),
-            ("sample-per-stratum", ("--sample-per-stratum",)),
-            ("resume", ("--resume",)),
-            ("rerun", ("--rerun",)),
             ("stream", ("--stream", "-s")),
-            ("min-score", ("--min-score",)),
-            ("min-pass-rate", ("--min-pass-rate",)),
             ("gateway", ("--gateway",)),
             ("record", ("--record",)),
             ("replay", ("--replay",)),
@@ -243,7 +308,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 BUILT: tuple[Option, ...] = tuple(option for option in OPTIONS if option.built)
-MAX_JOBS = 1000
+OUTCOMES = ("passed", "failed", "error", "skipped", "not_run")  #: of a trial: values of --codeprobe-rerun
 NEEDS_VALUE = "\0"  #: what the parser stores for a flag whose value is missing: it must not fail inside argparse
 
 
@@ -266,6 +331,9 @@ INIS: tuple[Ini, ...] = (
     ),
     Ini(name="codeprobe_ignore", type="args", default=[], help="git-style patterns of files that are no task files"),
     Ini(name="codeprobe_unknown_fields", type="string", default="error", help="unknown top-level fields of a task: error or warn"),
+    Ini(
+        name="codeprobe_dialect", type="string", default="native", help="of task and experiment files that name none: native or coder-eval"
+    ),
     Ini(name="codeprobe_template_roots", type="args", default=[], help="folders outside the repository that tasks may refer to"),
     Ini(
         name="codeprobe_ahead_fixtures",
@@ -317,8 +385,25 @@ class RunOptions:
     trace_max_bytes: int | None = None
     trace_budget: int | None = None  #: bytes
     doctor: bool = False
+    tags: tuple[str, ...] = ()  #: a task runs that has one of them; empty: all
+    exclude_tags: tuple[str, ...] = ()
+    include_skipped: bool = False
+    set: tuple[str, ...] = ()  #: PATH=VALUE, those of addopts first
+    repeats: int | None = None
+    sample: int | None = None
+    sample_per_stratum: int | None = None
+    min_score: float | None = None
+    min_pass_rate: float | None = None
+    resume: bool = False
+    regrade: str | None = None  #: run dir whose kept workspaces are graded again
+    check: bool = False  #: of `codeprobe check`: no gate over repeats leaves some out, and a task without an agent is left out
+    rerun: tuple[str, ...] = ("error", "not_run")  #: outcomes
+    drawn_seed: int = 0  #: for datasets that want another sample in each run
     on_command_line: tuple[str, ...] = ()  #: names of the options given by flag
+    typed: tuple[str, ...] = ()  #: of these, those that do not come from addopts
+    typed_sets: int = 0  #: how many of `set`, from the end, likewise
     unknown_fields: str = "error"
+    dialect: Literal["native", "coder-eval"] = "native"
     template_roots: tuple[str, ...] = ()
     ahead_fixtures: tuple[str, ...] = ()
     runs_dir: str = ".codeprobe/runs"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytest_codeprobe.options.table import BUILT, MAX_JOBS, NEEDS_VALUE, Option, RunOptions
+from pytest_codeprobe.options.table import BUILT, NEEDS_VALUE, OUTCOMES, Option, RunOptions
 
 
 def _error(code: str, message: str, **more: Any) -> Exception:
@@ -68,24 +68,45 @@ def _switch(option: str, text: str) -> bool:
     return word in ("1", "true", "yes", "on")
 
 
-def _count(option: str, text: str) -> int:
-    """A whole number from 1 to MAX_JOBS; USAGE_ERROR otherwise."""
+def _count(option: str, text: str, most: int) -> int:
+    """A whole number from 1 to `most`; USAGE_ERROR otherwise."""
     try:
         value = int(text)
     except ValueError:
         value = 0
-    if not 1 <= value <= MAX_JOBS:
-        raise _error("USAGE_ERROR", f"{option}: {text!r} is not a whole number from 1 to {MAX_JOBS}")
+    if not 1 <= value <= most:
+        raise _error("USAGE_ERROR", f"{option}: {text!r} is not a whole number from 1 to {most}")
+    return value
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
+    """Names between commas; USAGE_ERROR where one is empty."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise _error("USAGE_ERROR", f"{option}: {text!r} has an empty name; write A,B")
+    return names
+
+
+def _share(option: str, text: str) -> float:
+    """A number from 0 to 1, or a percentage; USAGE_ERROR otherwise."""
+    word = text.strip()
+    try:
+        value = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise _error("USAGE_ERROR", f"{option}: {text!r} is no number from 0 to 1, such as 0.8 or 80%")
     return value
 
 
 _READERS: Mapping[str, Callable[[str, str], Any]] = {
     "word": _word,
-    "count": _count,
     "money": _money,
     "duration": _duration,
     "size": _size,
     "flag": _switch,
+    "words": _names,
+    "share": _share,
 }
 
 
@@ -93,6 +114,8 @@ def _value(option: Option, spelled: str, text: str) -> Any:
     """The value of one option as RunOptions holds it; CodeprobeError with the option's code if it can't be read."""
     if text == NEEDS_VALUE or not text.strip():
         raise _error("USAGE_ERROR", f"{spelled} needs a value" + (f": {option.metavar}" if option.metavar else ""))
+    if option.kind == "count":
+        return _count(spelled, text, option.most)
     if reader := _READERS.get(option.kind):
         return reader(spelled, text)
     if option.kind == "choice":
@@ -110,6 +133,25 @@ def _value(option: Option, spelled: str, text: str) -> Any:
     return text
 
 
+def _check_resume(values: dict[str, Any]) -> None:
+    """Say what outcomes are meant; USAGE_ERROR where resume and rerun can't be."""
+    if values["resume"] and values.get("run_dir") is None:
+        raise _error(
+            "USAGE_ERROR",
+            "--codeprobe-resume needs --codeprobe-run-dir",
+            remediation="Name the run dir of the run that is to be gone on with.",
+        )
+    asked = values.get("rerun")
+    if asked is None:
+        return
+    if not values["resume"]:
+        raise _error("USAGE_ERROR", "--codeprobe-rerun is of use with --codeprobe-resume alone")
+    wrong = [word for word in asked if word not in (*OUTCOMES, "all", "none")]
+    if wrong or (len(asked) > 1 and {"all", "none"} & set(asked)):
+        raise _error("USAGE_ERROR", f"--codeprobe-rerun: {','.join(asked)!r} is no list of {', '.join(OUTCOMES)}, nor all, nor none")
+    values["rerun"] = OUTCOMES if asked == ("all",) else () if asked == ("none",) else asked
+
+
 def resolve(command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Callable[[str], Any], *, console: bool = False) -> RunOptions:
     """Precedence: flag > environment > ini > default. `command_line` maps Option.dest to what the parser stored."""
     values: dict[str, Any] = {}
@@ -122,7 +164,10 @@ def resolve(command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Ca
                 given.append(option.name)
                 continue
             raw = None
-        if raw is not None:
+        if option.kind == "list":
+            values[option.field] = tuple(_value(option, option.flag, str(text)) for text in raw or ())
+            given += [option.name] * bool(raw)
+        elif raw is not None:
             given.append(option.name)
             values[option.field] = _value(option, option.flag, str(raw))
         elif (option.settable or option.environ) and environ.get(option.variable, "").strip():
@@ -131,11 +176,16 @@ def resolve(command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Ca
             values[option.field] = _value(option, f"ini {option.dest}", text)
     if values["json"] and values["json_lines"]:
         raise _error("USAGE_ERROR", "--codeprobe-json and --codeprobe-json-lines exclude each other")
+    _check_resume(values)
     unknown = str(ini("codeprobe_unknown_fields"))
     if unknown not in ("error", "warn"):
         raise _error("USAGE_ERROR", f"ini codeprobe_unknown_fields: {unknown!r} is neither error nor warn")
+    dialect = str(ini("codeprobe_dialect"))
+    if dialect != "native" and dialect != "coder-eval":
+        raise _error("USAGE_ERROR", f"ini codeprobe_dialect: {dialect!r} is neither native nor coder-eval")
     return RunOptions(
         **values,
+        dialect="coder-eval" if dialect == "coder-eval" else "native",
         on_command_line=tuple(given),
         unknown_fields=unknown,
         template_roots=_words(ini("codeprobe_template_roots")),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_codeprobe.options import BUILT, INIS, NEEDS_VALUE
-from pytest_codeprobe.plugin.fixtures import codeprobe_sandbox, codeprobe_score, codeprobe_session, codeprobe_trial
+from pytest_codeprobe.plugin.fixtures import codeprobe_run, codeprobe_sandbox, codeprobe_score, codeprobe_session, codeprobe_trial
 from pytest_codeprobe.plugin.spread import SPREAD, settle
 from pytest_codeprobe.plugin.state import STATE, WORKER_INPUT, State, expand_arguments
 from pytest_codeprobe.plugin.stdout import OUTPUT, Output
@@ -25,9 +25,9 @@ from pytest_codeprobe.plugin.stdout import OUTPUT, Output
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.discover import Discovery
 
-__all__ = ["codeprobe_sandbox", "codeprobe_score", "codeprobe_session", "codeprobe_trial"]
+__all__ = ["codeprobe_run", "codeprobe_sandbox", "codeprobe_score", "codeprobe_session", "codeprobe_trial"]
 
-MARKER = "codeprobe(task, tag): a trial of a coding agent; on a Python test `task` names the task file that its fixtures run"
+MARKER = "codeprobe(task, tag, variant, row): a trial of a coding agent; on a Python test `task` names the task file that its fixtures run"
 #: flags that say that the run is about tasks, and are checked before anything is collected
 _ABOUT_TASKS = frozenset(
     {
@@ -41,6 +41,13 @@ _ABOUT_TASKS = frozenset(
         "dry-run",
         "suite",
         "experiment",
+        "set",
+        "tags",
+        "exclude-tags",
+        "include-skipped",
+        "repeats",
+        "sample",
+        "sample-per-stratum",
         "canary",
         "capabilities",
     }
@@ -58,18 +65,22 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("codeprobe", "coding-agent tasks as tests (pytest-codeprobe)")
     for option in BUILT:
+        told = option.help.replace("%", "%%")  # argparse formats it
         if option.kind == "flag":
-            group.addoption(option.flag, action="store_true", dest=option.dest, help=option.help)
+            group.addoption(option.flag, action="store_true", dest=option.dest, help=told)
+        elif option.kind == "list":
+            group.addoption(option.flag, nargs="?", const=NEEDS_VALUE, action="append", dest=option.dest, metavar=option.metavar, help=told)
         else:  # a missing value must not fail inside argparse: it would leave no envelope
-            group.addoption(
-                option.flag, nargs="?", const=NEEDS_VALUE, default=None, dest=option.dest, metavar=option.metavar, help=option.help
-            )
+            group.addoption(option.flag, nargs="?", const=NEEDS_VALUE, default=None, dest=option.dest, metavar=option.metavar, help=told)
         if option.settable:
             parser.addini(option.dest, option.help, type="string", default="")
     # what was typed to `codeprobe run`, as JSON
     group.addoption("--codeprobe-console", default=None, dest="codeprobe_console", help=argparse.SUPPRESS)
     group.addoption("--codeprobe-doctor-probe", action="store_true", dest="codeprobe_doctor_probe", help=argparse.SUPPRESS)
     group.addoption("--codeprobe-stdout", default=None, dest="codeprobe_stdout", help=argparse.SUPPRESS)  # a descriptor
+    group.addoption("--codeprobe-regrade", default=None, dest="codeprobe_regrade", help=argparse.SUPPRESS)  # a run dir
+    group.addoption("--codeprobe-check", action="store_true", dest="codeprobe_check", help=argparse.SUPPRESS)
+    group.addoption("--codeprobe-explain", default=None, dest="codeprobe_explain", help=argparse.SUPPRESS)  # where the answer goes
     group.addoption("--codeprobe-record-capabilities", default=None, dest="codeprobe_record_capabilities", help=argparse.SUPPRESS)
     for ini in INIS:
         parser.addini(ini.name, ini.help, type=ini.type, default=ini.default)
@@ -95,6 +106,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         from pytest_codeprobe.plugin.capabilities import record
 
         return record(config)
+    if config.option.codeprobe_explain is not None:
+        from pytest_codeprobe.plugin.explain import explain
+
+        return explain(config)
     if not config.option.codeprobe_doctor:
         return None
     from pytest_codeprobe.plugin.doctor import doctor
@@ -172,6 +187,10 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
 def pytest_codeprobe_select(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Before -k and -m, so that a suite that matches nothing is told of what was collected."""
+    if session.config.stash[STATE].live is not None:
+        from pytest_codeprobe.plugin.collect import deselect
+
+        deselect(session.config, items)
     if session.config.stash[STATE].options.suite is not None:
         from pytest_codeprobe.plugin.suite import select
 
@@ -237,12 +256,18 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return task_file(live, file_path, parent)
 
 
+@pytest.hookimpl(trylast=True)  # so that our part comes last in a test's name
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.get_closest_marker("codeprobe") is not None:
+        metafunc.config.stash[STATE].activate().cases.parametrize(metafunc)
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A Python test with our marker needs the rest too."""
-    if item.get_closest_marker("codeprobe") is not None:
+    """A Python test with our marker needs the rest too, and one that calls trials."""
+    if "codeprobe_run" in getattr(item, "fixturenames", ()) or item.get_closest_marker("codeprobe") is not None:
         state = item.config.stash[STATE]
         if state.live is None or not state.live.is_ours(item):
-            state.activate()
+            state.activate().cases.tag(item)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -61,6 +61,8 @@ class Budget:
             self._ledger = _ledger(self._live, self._money)
             try:
                 self._ledger.open()
+                if self._live.resume is not None and self._live.resume.ours:
+                    self._ledger.take_over(self._live.resume.earlier.spent(plan))
             except CodeprobeError as trouble:
                 error = CodeprobeError("USAGE_ERROR", trouble.message, remediation=trouble.remediation)
         if error is not None:
@@ -72,8 +74,9 @@ class Budget:
         if self._time is not None:
             spent = monotonic() - self._began
             self._warn(_TIME, self._time, spent, None)
-            if spent >= self._time and self._out_of_time is None and len(self._book.final) < len(self._book.plan):
-                self._out_of_time = spent
+            waiting = len(self._book.final) < len(self._book.plan)
+            if spent >= self._time and (waiting or self._book.may_call) and not self._live.stops.is_raised(_TIME):
+                self._out_of_time = spent if waiting else None
                 with contextlib.suppress(OSError):  # a full disk: this process has heard of it all the same
                     self._live.stops.raise_flag(_TIME)
         if self._ledger is not None:

@@ -159,9 +159,9 @@ class BuiltInCanary:
         task = next((t for t in found.tasks if t.task.task_id == planned.task_id), None)
         if task is None:
             raise CodeprobeError("TASK_INVALID", f"{planned.task_file}: task {planned.task_id!r} is gone since it was collected")
-        trials = self._live.expand(task, planned.node_id)
         wanted = (planned.variant_id, planned.row_id, planned.repeat)
-        return next((t for t in trials if (t.variant_id, t.row_id, t.repeat) == wanted), trials[0])
+        trials = (t for t in self._live.expand(task) if (t.variant_id, t.row_id, t.repeat) == wanted)
+        return next(trials).model_copy(update={"node_id": planned.node_id})
 
     # ---- what is told of it
     def _began(self, outcome: Outcome) -> None:

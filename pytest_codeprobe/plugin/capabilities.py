@@ -80,4 +80,4 @@ def _of_task(live: Live, named: str) -> Trial:
     tasks = [task for task in found.tasks if not wanted or task.task.task_id == wanted]
     if not tasks:
         raise CodeprobeError("USAGE_ERROR", f"{named}: there is no such task")
-    return live.expand(tasks[0], f"{name}::{tasks[0].task.task_id}")[0]
+    return next(live.expand(tasks[0]))

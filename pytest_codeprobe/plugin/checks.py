@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.plugin.collect import HasTrial
 from pytest_codeprobe.plugin.refusal import called, refused
 from pytest_codeprobe.plugin.suite import suite_of
+from pytest_codeprobe.run.asking import ask_versions
 from pytest_codeprobe.run.folder import prepare_place
 from pytest_codeprobe.sandboxes import choose, registered
 from pytest_codeprobe.sandboxes.openfiles import make_room
 from pytest_codeprobe.tasks.availability import check_driver
 
+_VERSION_SECONDS = 10.0  #: that a CLI has to tell its version
+
 if TYPE_CHECKING:
     from pytest_codeprobe.model.context import Snapshot
     from pytest_codeprobe.plugin.live import Live
+    from pytest_codeprobe.plugin.resume import Resume
     from pytest_codeprobe.run.plan import PlannedTrial
 
 
@@ -38,14 +43,34 @@ def check_options(live: Live) -> None:
             check_driver(options.driver, live.registry.drivers, spelled)
             if "driver" in options.on_command_line and not live.state.no_plan and maker_of_sandboxes(live) is None:
                 registered(options.driver, live.registry)
-        _ = live.experiment.chosen
+        if live.experiment.is_there or options.set:
+            _ = live.experiment.plan
         if options.suite is not None:
             suite_of(live.config)
         named_snapshot(live)
-        if options.run_dir is not None and not live.state.no_plan:
+        if live.resume is not None and live.resume.ours and not live.state.no_plan:
+            _resume(live, live.resume)
+        elif live.resume is not None:
+            _ = live.resume.earlier
+        elif options.run_dir is not None and not live.state.no_plan:
             prepare_place(live.state.run_dir, default_place=False)
     except CodeprobeError as error:
         raise refused(error, live.config, early=True) from error
+
+
+def _resume(live: Live, resume: Resume) -> None:
+    """Take the run over: from here on it is this one, and nobody else's."""
+    state = live.state
+    resume.check()  # a lock file would else be left in a folder of something else
+    try:
+        live.lock.take(stamp(live.clock.now()))
+        resume.make_way()
+    except OSError as error:
+        raise CodeprobeError(
+            "USAGE_ERROR", f"run directory {state.run_dir}: {error.strerror}", remediation="Free disk space, or mend its permissions."
+        ) from error
+    agents = [live.registry.agent(name) for name in resume.agents() if name in live.registry.agents]
+    state.versions = {name: answer.version for name, answer in ask_versions(agents, live.context, _VERSION_SECONDS).items()}
 
 
 def named_snapshot(live: Live) -> Snapshot | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_FAULTS = 20  #: of one file that are shown
 NO_AGENT = "no agent chosen: pass --codeprobe-agent"
+WITHOUT_AGENT = "no agent works on it, so there is nothing that could be left undone"  #: of a task that says so, in `codeprobe check`
 
 
 def no_agent(live: Live) -> str:
@@ -64,7 +65,7 @@ class TaskFile(pytest.Module):
                 raise TaskError(error) from None
             return
         for head, text in zip(found.heads, found.texts, strict=True):
-            yield self._item(head, text)
+            yield self._item(head, text) if head.sampled else LeftOut.from_parent(self, name=head.name)
 
     def _item(self, head: Head, text: Text) -> TaskItem:
         closures = self.live.closures
@@ -79,13 +80,45 @@ class TaskFile(pytest.Module):
             for mark in self.live.marks.of_tag(tag):
                 item.add_marker(mark)
         item.extra_keyword_matches.update(head.tags)
-        if head.skip is not None:
-            item.add_marker(pytest.mark.skip(reason=head.skip))
+        if item.skip_reason is not None:
+            item.add_marker(pytest.mark.skip(reason=item.skip_reason))
         if head.xfail is not None:  # raises=: trouble of the harness is never expected
             item.add_marker(pytest.mark.xfail(reason=head.xfail, raises=Unmet))
         if head.expect == "fail":  # a pass makes the gate fall, which is said elsewhere: no strict ini makes a failure of it
             item.add_marker(pytest.mark.xfail(reason="expect: fail", raises=Unmet, strict=False))
         return item
+
+
+class LeftOut(pytest.Item):
+    """A trial whose row sampling has left out: there so that it can be told as deselected."""
+
+    def runtest(self) -> None:
+        """Where another plugin has selected it all the same."""
+        pytest.skip("left out by sampling")
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, self.name
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take out what sampling and --codeprobe-tags leave out; ordinary tests stay."""
+    from pytest_codeprobe.plugin.cases import case_of, mark_of
+
+    live, options = config.stash[STATE].collecting(), config.stash[STATE].options
+    tags, excluded = frozenset(options.tags), frozenset(options.exclude_tags)
+
+    def leaves(item: pytest.Item) -> bool:
+        if isinstance(item, LeftOut) or ((case := case_of(item)) is not None and case.trial is None):
+            return True
+        if not (tags or excluded) or not (isinstance(item, TaskItem) or mark_of(item) is not None):
+            return False
+        own = item.tags if isinstance(item, TaskItem) else live.cases.tags(item)
+        return (bool(tags) and tags.isdisjoint(own)) or not excluded.isdisjoint(own)
+
+    left = [item for item in items if leaves(item)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not leaves(item)]
 
 
 class TaskError(pytest.Collector.CollectError):
@@ -163,7 +196,7 @@ class TaskItem(pytest.Function):
 
     @property
     def skip_reason(self) -> str | None:
-        return self.head.skip
+        return self.head.skip or (WITHOUT_AGENT if self.live.state.options.check and self.agent_name == "none" else None)
 
     @property
     def tags(self) -> Sequence[str]:
@@ -184,6 +217,24 @@ class TaskItem(pytest.Function):
     def make_trial(self) -> Trial:
         """The same, not kept."""
         return trial_of(self._text, self.node_id)
+
+    def setup(self) -> None:
+        """Fixtures, but for a trial whose earlier result stands: no session is to be prepared."""
+        if not self.is_kept:
+            super().setup()
+
+    def runtest(self) -> None:
+        """Look at the verdict."""
+        if not self.is_kept:
+            super().runtest()
+        elif self.record is not None and self.record.status != "passed":
+            raise Unmet
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether --codeprobe-resume tells its earlier result again, and nothing runs."""
+        resume = self.live.resume
+        return resume is not None and resume.is_kept(self.trial.folder)
 
     def forget_trial(self) -> None:
         """It is over: pytest keeps its items to the end."""

@@ -17,20 +17,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.result import VERDICTS, TrialResult
+from pytest_codeprobe.model.clock import stamp
+from pytest_codeprobe.model.result import VERDICTS, TrialResult, no_usage
 from pytest_codeprobe.options import spelled
 from pytest_codeprobe.plugin.budget import Budget
 from pytest_codeprobe.plugin.canary import BuiltInCanary
 from pytest_codeprobe.plugin.checks import check_driver_here, make_ready, slips
 from pytest_codeprobe.plugin.ending import Ending
+from pytest_codeprobe.plugin.failure import allowed_miss
 from pytest_codeprobe.plugin.gate import Gate
 from pytest_codeprobe.plugin.last_resort import LastResort
 from pytest_codeprobe.plugin.logs import Logs
 from pytest_codeprobe.plugin.offline import check_offline
 from pytest_codeprobe.plugin.refusal import as_error, refusal_in, refusal_line, refused
 from pytest_codeprobe.plugin.trace import TraceBudget
-from pytest_codeprobe.run.book import RunBook, final_of
+from pytest_codeprobe.run.book import RunBook
+from pytest_codeprobe.run.final import final_of
 from pytest_codeprobe.run.folder import point_latest
+from pytest_codeprobe.run.resume import rebuild_gates
 from pytest_codeprobe.sandboxes import sweep
 from pytest_codeprobe.text import write_whole
 
@@ -71,9 +75,11 @@ class Controller:
         self._take_plan()
 
     def _take_plan(self) -> None:
-        if self.state.no_plan or self.book.plan or not self.book.take_plan():
+        if self.state.no_plan or self.book.taken or not self.book.take_plan():
             return
         self.live.stops.expected = True
+        self.live.proportions.judge(self.book.gates)
+        self._take_lock()
         make_ready(self.live, self.book.plan.values())
         self.logs.begin()
         self._check_agents()
@@ -98,6 +104,22 @@ class Controller:
             self.gate.fell()
         self.ending.raised += [self.canary.failure] if self.canary.failure is not None else []
 
+    def _take_lock(self) -> None:
+        """Nobody resumes a run that goes on. Under resume it is held already, and what results have counted for is told anew."""
+        resume = self.live.resume
+        try:
+            if resume is None or not resume.ours:
+                self.live.lock.take(stamp(self.live.clock.now()))
+                return
+            self.book.earlier = resume.earlier
+            gated = [t.folder for t in self.book.plan.values() if t.resumed == "keep" and t.min_passes is not None]
+            rebuild_gates(self.state.run_dir / "gates", {folder: resume.earlier.results[folder] for folder in gated})
+        except OSError as error:
+            trouble = CodeprobeError("USAGE_ERROR", f"run directory {self.state.run_dir}: {error.strerror}")
+            raise refused(trouble, self.config) from error
+        except CodeprobeError as error:
+            raise refused(error, self.config) from error
+
     def _check_agents(self) -> None:
         """Refuse before anything is paid: a driver or an agent of the plan whose CLI or credentials are missing here."""
         try:
@@ -109,6 +131,9 @@ class Controller:
             if trial.agent is not None and trial.starts:
                 names = frozenset(trial.variables)
                 declared[trial.agent] = declared.get(trial.agent, names) & names
+                if trial.user is not None:
+                    own = frozenset(trial.users_variables)
+                    declared[trial.user] = declared.get(trial.user, own) & own
         backend = self.live.state.options.backend or "direct"
         for name, names in declared.items():
             agent = self.live.registry.agent(name)
@@ -239,7 +264,11 @@ class Controller:
             self.ending.unplanned[record.node_id] = final_of(record)
             return
         if str(report.outcome) != "rerun":
-            self.book.finish(record, expected=hasattr(report, "wasxfail") and record.status == "failed")
+            word = getattr(report, "wasxfail", None)
+            if record.regraded and self.live.resume is not None and not self.live.resume.ours:
+                record = record.model_copy(update={"cost_usd": 0.0, "usage": no_usage()})  # of this run: the session was the other's
+            mine = allowed_miss(self.book.plan[record.node_id], record)  # whether it counts is known once all repeats are over
+            self.book.finish(record, expected=word is not None and word != mine and record.status == "failed")
             self.gate.finished(record.node_id)
             self.last_resort.finished(record)
             self.logs.trial(record.node_id)
@@ -279,14 +308,16 @@ class Controller:
             return
         record = self.book.recovered(crashitem)
         if record is None:
-            self.book.started.setdefault(crashitem, 1)
+            self.book.presume_started(crashitem)
             if self.last_resort.ended_workers:
                 record = self.book.lost(crashitem, worker, "not_run", self.ending.reason())
             else:
                 record = self.book.lost(crashitem, worker, "error", f"worker {worker} died in this trial", code="WORKER_DIED")
-        report.when = "call" if record.status in VERDICTS else "setup"
         planned = self.book.plan[crashitem]
-        expected = planned.xfail or ("expect: fail" if planned.expect == "fail" else None)
+        if record.status not in VERDICTS:
+            self.live.proportions.give_back(planned)  # it may have died between the verdict and its record
+        report.when = "call" if record.status in VERDICTS else "setup"
+        expected = planned.xfail or ("expect: fail" if planned.expect == "fail" else None) or allowed_miss(planned, record)
         if record.status == "passed":
             report.outcome, report.longrepr = "passed", None
         elif record.status == "failed" and expected is not None:
@@ -341,12 +372,13 @@ class Controller:
         code = self.ending.exit_code(exitstatus)
         if code is not None:
             session.exitstatus = code
-        if self.book.plan:
+        if self.book.taken:
+            self._note_agents()
             told = [f"{e.code}: {e.message}" for e in self.ending.errors(int(session.exitstatus))]
             self.logs.close(int(session.exitstatus), told, self.ending.warnings)
             session.exitstatus = self.ending.exit_code(exitstatus) or session.exitstatus  # run.log itself may not be whole
         line = self.ending.envelope_line(int(session.exitstatus))
-        if line is not None and self.book.plan:
+        if line is not None and self.book.taken:
             try:
                 write_whole(self.live.folder.envelope_file, line + "\n")
             except OSError as error:  # a full disk is said on stdout, and by the exit code
@@ -355,6 +387,14 @@ class Controller:
                 line = self.ending.envelope_line(int(session.exitstatus))
         if line is not None and self.state.output is not None:
             self.state.output.envelope(line)
+
+    def _note_agents(self) -> None:
+        from pytest_codeprobe.run.resolved import note_agents
+
+        try:
+            note_agents(self.state.run_dir, self.ending.finals())
+        except OSError as error:
+            self.book.note("lock.json", error)
 
     # ---- the end
     def close(self) -> None:
@@ -366,7 +406,7 @@ class Controller:
         self._done.set()
         if self._follower is not None:
             self._follower.join()
-        if self.book.plan:
+        if self.book.taken:
             self._tell_interrupt()
             self.book.drain_all()
             self.ending.raised += self.trace.close()
@@ -380,7 +420,7 @@ class Controller:
 
     def _take_plan_late(self) -> None:
         """Interrupted while workers were collecting: one may have published the plan after pytest had given up."""
-        if not self.book.plan and not self.state.no_plan:
+        if not self.book.taken and not self.state.no_plan:
             self.book.take_plan()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import time
 from pathlib import Path
 from time import monotonic
@@ -18,11 +17,13 @@ from pytest_codeprobe.model.result import DRY_RUN
 from pytest_codeprobe.options import spelled
 from pytest_codeprobe.plugin.gate import gate_error
 from pytest_codeprobe.plugin.refusal import as_error, called, stop_text
-from pytest_codeprobe.run.book import Final, RunBook
+from pytest_codeprobe.run.book import RunBook
 from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
 from pytest_codeprobe.run.exit_code import Happened, exit_code
+from pytest_codeprobe.run.final import Final
 from pytest_codeprobe.run.plan import CANARY
 from pytest_codeprobe.run.remedy import addressed, next_steps
+from pytest_codeprobe.run.suites import GateResult, RunGate, Suite, proportion_gates, run_gates, suites
 from pytest_codeprobe.text import json_line
 
 if TYPE_CHECKING:
@@ -75,12 +76,42 @@ class Ending:
         """Whether this run is any of our business."""
         output = self.state.output
         asked = self.state.options.console or self.state.options.agent is not None or (output is not None and output.json)
-        return bool(self.book.plan or self.unplanned or self.task_errors or asked)
+        return bool(self.book.taken or self.unplanned or self.task_errors or asked)
 
     def finals(self) -> list[Final]:
         """All records, in the plan's order."""
         order = [self.book.final[n] for n in self.book.plan if n in self.book.final]
         return [*order, *self.unplanned.values()]
+
+    @functools.cached_property
+    def suites(self) -> list[Suite]:
+        """Figures over the rows of tasks; once all trials have their record."""
+        return suites(self.book.plan, self.book.final)
+
+    def gates(self) -> list[GateResult]:
+        """What bounds figures of several trials: repeats, suites, the run."""
+        if not self.book.plan or self.state.options.dry_run or not self.book.closed:
+            return []
+        return self._gates
+
+    @functools.cached_property
+    def _gates(self) -> list[GateResult]:
+        options, wanted = self.state.options, list[RunGate]()
+        if options.min_pass_rate is not None:
+            wanted.append(RunGate(metric="pass_rate", min=options.min_pass_rate))
+        if options.min_score is not None:
+            wanted.append(RunGate(metric="score_mean", min=options.min_score))
+        variants: list[str] = []
+        if self.live.experiment.is_there:
+            chosen = self.live.experiment.chosen
+            wanted += [RunGate(**gate.model_dump(), standing=True) for gate in chosen.gates]
+            variants = [variant.name for variant in chosen.variants if variant.name and chosen.compares]
+        planned = [trial for trial in self.book.plan.values() if not trial.marked]
+        return [
+            *proportion_gates(self.book.proportions().values()),
+            *(gate for suite in self.suites for gate in suite.gates()),
+            *run_gates(wanted, self.finals(), planned, variants),
+        ]
 
     def _happened(self, status: int) -> Happened:
         counted = self.stopped_by_count()
@@ -97,9 +128,16 @@ class Ending:
             raised=tuple(e.code for e in self.raised),
             dry_run=self.state.options.dry_run,
             lost_output=self.book.trouble is not None,
+            gate_fell=any(gate.held is False for gate in self.gates()),
+            undecided=self._is_undecided(),
             ordinary_failed=self.state.ordinary["failed"] + self.state.ordinary["error"],
             ordinary_passed=sum(self.state.ordinary.values()),
         )
+
+    def _is_undecided(self) -> bool:
+        """Whether a gate over repeats had verdicts, but too few: its misses count as expected, and nobody would see it."""
+        proportions = [proportion for _, proportion in self.book.proportions().values()] if self.book.closed else []
+        return any(p.held is None and p.passes + p.misses > 0 for p in proportions)
 
     def exit_code(self, status: int) -> int | None:
         """spec codes.md; None where pytest's own stands: nothing here was about tasks, or nothing was to run."""
@@ -128,7 +166,7 @@ class Ending:
         return [*found, *map(entry, self.raised), *map(entry, self.fallen_gates()), *trial_errors(self.finals())]
 
     def _interrupted(self) -> CodeprobeError:
-        """What is there, and what is missing: a run can't be gone on with, but its missing trials can be run by themselves."""
+        """What is there, and how what is missing can be run."""
         run_dir = self.live.shown_run_dir()
         finals = self.finals()
         left = [final.node_id for final in finals if final.status == "not_run"]
@@ -136,11 +174,8 @@ class Ending:
         if run_dir is not None and not left:
             remedy = f"All trials have ended; their results are in {run_dir}."
         elif run_dir is not None:
-            missing = ", ".join(map(self._typed, left)) if len(left) <= _NAMED else "those with status not_run in its envelope.json"
-            remedy = (
-                f"A human decides whether to go on. Results so far are in {run_dir}; the same call runs all {len(finals)} trials again. "
-                f"To run only the {len(left)} that {'are' if len(left) > 1 else 'is'} missing, name in place of its paths: {missing}"
-            )
+            done = f"{len(finals) - len(left)} of {len(finals)} results are in {run_dir}"
+            remedy = f"A human decides whether to go on: {done}, and --codeprobe-resume --codeprobe-run-dir={run_dir} runs the rest."
         return CodeprobeError(
             "INTERRUPTED",
             stop_text(self.stop),
@@ -148,14 +183,9 @@ class Ending:
             detail={"run_dir": run_dir, "not_run": left[:_LISTED], "not_run_count": len(left)},
         )
 
-    def _typed(self, node_id: str) -> str:
-        """A node id as it is typed in the folder where the run was started."""
-        here, root = self.config.invocation_params.dir, self.config.rootpath
-        return node_id if here == root else os.path.relpath(root / node_id.partition("::")[0], here) + "::" + node_id.partition("::")[2]
-
     def beside(self) -> list[Usage]:
         """What was used beside the trials, and is paid for as they are."""
-        return self.canary.usages() if self.canary is not None else []
+        return [*(self.canary.usages() if self.canary is not None else ()), *self.book.calls.usages()]
 
     def fallen_gates(self) -> list[CodeprobeError]:
         """CANARY_GATE_FAILED for each canary whose verdict is another than it declares."""
@@ -173,6 +203,8 @@ class Ending:
     def no_tasks(self) -> CodeprobeError | None:
         """NO_TASKS where tasks were asked for and none ran; None where that is not so, or something worse has happened."""
         asked = self.state.options.console or self.state.options.agent is not None
+        if self.book.taken and not self.book.plan:
+            return None  # there are tests, which may call trials
         worse = self.task_errors or self.state.module_errors or self.refused is not None or self.stop is not None
         if not asked or worse or self.state.no_plan or any(f.attempts or f.status != "skipped" for f in self.finals()):
             return None
@@ -202,11 +234,12 @@ class Ending:
 
     def envelope_line(self, code: int) -> str | None:
         """The envelope; None where there is no place for it."""
-        if not self.book.plan and not (self.state.output is not None and self.state.output.json):
+        if not self.book.taken and not (self.state.output is not None and self.state.output.json):
             return None
         seconds = monotonic() - self._began
         invocation, errors = called(self.config), self.errors(code)
-        warnings = list(dict.fromkeys([*self.warnings, *(w for f in self.finals() for w in f.warnings)]))
+        finals = [*self.finals(), *self.book.calls.final.values()]
+        warnings = list(dict.fromkeys([*self.warnings, *(w for f in finals for w in f.warnings)]))
         if self.state.module_errors:
             warnings.append(f"{self.state.module_errors} test module(s) could not be collected; see pytest's report")
         facts = RunFacts(
@@ -223,6 +256,9 @@ class Ending:
             estimate=self.estimate,
             canary=self.canary.as_json() if self.canary is not None else None,
             beside=self.beside(),
+            calls=tuple(self.book.calls.final.values()),
+            suites=self.suites,
+            gates=self.gates(),
         )
         return json_line(envelope(self.finals(), errors, facts))
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.tasks.paths import DEFAULTS
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
+    from pytest_codeprobe.tasks.expand import Plan
     from pytest_codeprobe.tasks.experiments import Experiment
 
 
@@ -22,19 +22,22 @@ class RunExperiment:
         self._live, self._asked = live, live.state.options.experiment
 
     @functools.cached_property
-    def chosen(self) -> Experiment | None:
-        """The one that was asked for. NO_EXPERIMENT, AMBIGUOUS_EXPERIMENT."""
-        if self._asked is None:
-            return None
+    def chosen(self) -> Experiment:
+        """The one that holds; of no name where there is none.
+
+        NO_EXPERIMENT, AMBIGUOUS_EXPERIMENT; TASK_INVALID in an experiments/default.yaml that nobody named.
+        """
         from pytest_codeprobe.tasks.experiments import find_experiment, load_experiment
 
-        config = self._live.config
-        found = load_experiment(
-            find_experiment(self._asked, rootdir=config.rootpath, folder=config.invocation_params.dir), self._live.settings
-        )
-        for note in found.notes:
-            self._live.warn(note)
-        return found
+        config, settings = self._live.config, self._live.settings
+        folder = config.invocation_params.dir
+        file = None if self._asked is None else find_experiment(self._asked, rootdir=config.rootpath, folder=folder)
+        return load_experiment(file, settings)
+
+    @functools.cached_property
+    def is_there(self) -> bool:
+        """Whether there is one at all, without reading it."""
+        return self._asked is not None or (self._live.config.rootpath / DEFAULTS).is_file()
 
     def not_applied(self) -> str | None:
         """Several are there, and none was named: whoever expects one of them would read the wrong results. None where that is not so."""
@@ -48,21 +51,28 @@ class RunExperiment:
 
     @functools.cached_property
     def name(self) -> str | None:
-        """What header, plan and envelope call it; None without one."""
-        from pytest_codeprobe.tasks.experiments import name_of
-
+        """What header, plan and envelope call it; None without one, or where it can't be read."""
         with contextlib.suppress(CodeprobeError):
-            if self.chosen is not None:
-                return self.chosen.name
-            file = self._live.config.rootpath / DEFAULTS
-            return name_of(file) if file.is_file() else None
+            return self.chosen.name if self.is_there else None
         return None
 
     @functools.cached_property
-    def defaults(self) -> Mapping[str, Any]:
-        """The layer below all tasks."""
-        if self.chosen is not None:
-            return self.chosen.defaults
-        from pytest_codeprobe.tasks.layers import load_defaults
+    def plan(self) -> Plan:
+        """How tasks become trials. As `chosen`, and OVERRIDE_INVALID."""
+        from pytest_codeprobe.tasks.configure import Layers
+        from pytest_codeprobe.tasks.expand import Plan
+        from pytest_codeprobe.tasks.overrides import flags_layer, given
 
-        return load_defaults(self._live.settings)
+        options, settings = self._live.state.options, self._live.settings
+        flags = flags_layer(options, settings)
+        around = Layers(below=self.chosen.layers, flags=flags, given=tuple(given(options)))
+        return Plan(
+            settings=settings,
+            experiment=self.chosen,
+            flags=around,
+            repeats=options.repeats,
+            sample=options.sample,
+            sample_per_stratum=options.sample_per_stratum,
+            drawn_seed=options.drawn_seed,
+            include_skipped=options.include_skipped,
+        )

@@ -11,6 +11,8 @@ import pytest
 
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.model.result import CriterionResult, TrialResult
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.run.plan import PlannedTrial
 from pytest_codeprobe.text import dollars, one_line, plain, shorten
 
 _MAX_FILES = 20
@@ -46,6 +48,13 @@ def head_line(record: TrialResult) -> str:
     return reason or "verdict fail"
 
 
+def allowed_miss(trial: Trial | PlannedTrial, record: TrialResult) -> str | None:
+    """What is said of a miss with which the gate over its repeats can still hold; None for any other record."""
+    if record.miss is None or trial.min_passes is None or record.miss > trial.repeats - trial.min_passes:
+        return None
+    return f"miss {record.miss} of {trial.repeats - trial.min_passes} allowed"
+
+
 def failure_text(record: TrialResult, run_dir: str | None) -> str:
     """Criteria, limit, the agent's last words, changed files, cost, where the rest lies."""
     return "\n".join(_failure(record, run_dir))
@@ -62,6 +71,10 @@ def _failure(record: TrialResult, run_dir: str | None) -> Iterator[str]:
     if record.limit_hit is not None:
         yield ""
         yield f"limit hit: {record.limit_hit.name} = {record.limit_hit.value:g}"
+    if record.dialog is not None:
+        yield ""
+        number = len(record.dialog.exchanges)
+        yield f"dialog with {record.dialog.user.name}: {number} exchange{'s' * (number != 1)}, ended by {record.dialog.stop}"
     if record.final_message:
         yield ""
         yield "the agent's last message:"

@@ -10,6 +10,7 @@ from pytest_codeprobe.plugin.state import STATE
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.trial import Trial
+    from pytest_codeprobe.plugin.called import Caller
     from pytest_codeprobe.plugin.views import ScoreView, SessionView
     from pytest_codeprobe.trial.handle import SandboxHandle
     from pytest_codeprobe.trial.run import TrialRun
@@ -49,3 +50,9 @@ def codeprobe_score(request: pytest.FixtureRequest, codeprobe_sandbox: SandboxHa
     run = _run_of(request)
     run.score()
     return ScoreView(run)
+
+
+@pytest.fixture(scope="session")
+def codeprobe_run(request: pytest.FixtureRequest) -> Caller:
+    """Runs a trial from any test, or a fixture of any scope: `codeprobe_run("…")` or `codeprobe_run(task="tasks/….yaml")`."""
+    return request.config.stash[STATE].activate().caller

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.plugin.collect import HasTrial
+from pytest_codeprobe.plugin.collect import HasTrial, TaskItem
 from pytest_codeprobe.plugin.marked import holder_of
 from pytest_codeprobe.plugin.refusal import refused
 from pytest_codeprobe.plugin.schedule import OVER, Between, Schedule, handed_out_early, places, put_between
-from pytest_codeprobe.run.book import Final, RunBook
+from pytest_codeprobe.run.book import RunBook
+from pytest_codeprobe.run.final import Final
 from pytest_codeprobe.run.folder import RunFolder
 from pytest_codeprobe.run.plan import CANARY, PlannedTrial
 
@@ -169,5 +170,7 @@ def guard(live: Live, items: Iterable[pytest.Item]) -> None:
     """In a worker: hold the trials back that come too early. In any other process the order does it."""
     holders = [(item, holder_of(item)) for item in items] if live.state.worker else []
     canaries = [i for i, h in holders if h is not None and is_canary(h) and live.chosen(h) and h.skip_reason is None]
+    if (resume := live.resume) is not None:  # those whose earlier result counts hold nothing up: the controller counts them out as well
+        canaries = [i for i in canaries if not isinstance(i, TaskItem) or resume.runs(i.trial.folder)]
     if canaries:
         live.config.pluginmanager.register(WorkerGate(canaries), "codeprobe-gate")

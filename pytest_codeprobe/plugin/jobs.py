@@ -72,7 +72,7 @@ class Jobs:
         ahead, forced = [], {}
         for item in items:
             if isinstance(item, TaskItem):
-                if any(item.iter_markers("skip")) or not self.live.may_start(item):
+                if any(item.iter_markers("skip")) or not self.live.may_start(item) or item.is_kept:
                     continue  # pytest skips it at once, in its own set-up
                 reason = rules.forced(item)
                 if reason is None:

@@ -8,14 +8,13 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_codeprobe import __version__
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped, with_frames
 from pytest_codeprobe.model.clock import SystemClock
 from pytest_codeprobe.model.context import Context, Registry
@@ -27,7 +26,7 @@ from pytest_codeprobe.plugin.interrupts import Interrupts
 from pytest_codeprobe.plugin.marks import Marks
 from pytest_codeprobe.plugin.offline import network_of
 from pytest_codeprobe.plugin.taskfiles import TaskFiles
-from pytest_codeprobe.run.folder import RunFolder, prepare_place
+from pytest_codeprobe.run.folder import RunFolder
 from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.tasks.identities import Identities
@@ -38,13 +37,20 @@ if TYPE_CHECKING:
 
     from pytest_codeprobe.model.agent import Agent
     from pytest_codeprobe.model.criterion import Criterion
+    from pytest_codeprobe.model.prices import Prices
     from pytest_codeprobe.model.sandbox import Driver, Sandbox
     from pytest_codeprobe.model.trial import Trial
+    from pytest_codeprobe.plugin.called import Caller
+    from pytest_codeprobe.plugin.cases import Cases
     from pytest_codeprobe.plugin.controller import Controller
     from pytest_codeprobe.plugin.discover import Discovery
     from pytest_codeprobe.plugin.protocol import TrialProtocol
+    from pytest_codeprobe.plugin.resume import Resume
     from pytest_codeprobe.plugin.state import State
+    from pytest_codeprobe.run.lock import RunLock
+    from pytest_codeprobe.run.proportion import ProportionGates
     from pytest_codeprobe.sandboxes.keeper import Spawner
+    from pytest_codeprobe.tasks.expand import Expansion
     from pytest_codeprobe.tasks.load import LoadedTask, LoadSettings
     from pytest_codeprobe.trial.engine import ThreadEngine
     from pytest_codeprobe.trial.run import TrialRun
@@ -81,6 +87,8 @@ class Live:
         self.protocol: TrialProtocol | None = None
         self.broken = False  #: something could not be collected, so nothing may start; xdist goes on by itself
         self.engine: ThreadEngine | None = None  #: runs trials ahead of their items; None: all run in their own set-up
+        self.current: pytest.Item | None = None  #: the one that pytest is at
+        self.called_secrets: Redactor | None = None  #: of trials that tests have called: what pytest tells of a test is cleaned of them
         self.deleter: Executor | None = None  #: removes private folders while the main thread goes on; None: that does it
         self._warning = threading.Lock()
         self.task_files = TaskFiles(self)
@@ -173,15 +181,24 @@ class Live:
         return LoadSettings(
             rootdir=self.config.rootpath,
             registry=self.registry,
+            dialect=options.dialect,
             unknown_fields=options.unknown_fields,
             template_roots=options.template_roots,
+            invoked_in=self.config.invocation_params.dir,
+            warn=self.warn,
         )
 
-    def expand(self, task: LoadedTask, node_id: str) -> list[Trial]:
-        """The trials of a task."""
+    def expand(self, task: LoadedTask) -> Iterator[Trial]:
+        """The trials of a task, each by the name of its item."""
         from pytest_codeprobe.tasks.expand import expand
 
-        return expand(task, settings=self.settings, options=self.state.options, defaults=self.experiment.defaults, node_id=node_id)
+        return expand(task, self.experiment.plan)
+
+    def expansion(self, task: LoadedTask) -> Expansion:
+        """A task on its way to its trials."""
+        from pytest_codeprobe.tasks.expand import Expansion
+
+        return Expansion(task, self.experiment.plan)
 
     def is_fault_of_run(self, error: CodeprobeError) -> bool:
         """Whether the error lies in the run's options and not in the task file that met it; the run is refused with it then."""
@@ -199,12 +216,14 @@ class Live:
 
     def may_start(self, trial: HasTrial) -> bool:
         """Whether pytest's set-up of its item would start it at all."""
-        return not self.state.no_start and not self.broken and self.chosen(trial)
+        if self.state.no_start or self.broken or not self.chosen(trial):
+            return False
+        return self.resume is None or not isinstance(trial, TaskItem) or self.resume.skips(trial.trial) is None
 
     def needs_slot(self, item: pytest.Item) -> bool:
         """Whether a trial will run in the item's own set-up."""
         if isinstance(item, TaskItem):
-            return self.may_start(item) and not any(item.iter_markers("skip"))
+            return self.may_start(item) and not any(item.iter_markers("skip")) and not item.is_kept
         from pytest_codeprobe.plugin.marked import MARKED
 
         return item.stash.get(MARKED, None) is not None
@@ -238,11 +257,62 @@ class Live:
             redactor=Redactor(secret_values(environ, self.state.options.secrets)),
             python=sys.executable,
             ledger=ledger_of(self),
+            prices=self._prices(),
             worker=self.state.worker_id,
             snapshot=named_snapshot(self),
             scratch=Path(tempfile.gettempdir()),
             network=network_of(self),
+            proportions=self.proportions,
         )
+
+    def _prices(self) -> Prices:
+        """The package's table, and what the experiment says above it."""
+        from pytest_codeprobe.model.prices import list_prices
+
+        chosen = self.experiment.chosen if self.experiment.is_there else None
+        if chosen is None or not chosen.prices:
+            return list_prices()
+        return list_prices().with_own({model: price.model_dump() for model, price in chosen.prices.items()}, f"experiment {chosen.name}")
+
+    @functools.cached_property
+    def proportions(self) -> ProportionGates:
+        """The gates over the repeats of tasks."""
+        from pytest_codeprobe.run.proportion import ProportionGates
+
+        return ProportionGates(self.state.run_dir / "gates")
+
+    @functools.cached_property
+    def resume(self) -> Resume | None:
+        """What an earlier run has left that this one goes on with, or grades again; None for a run of its own."""
+        options = self.state.options
+        if not options.resume and options.regrade is None:
+            return None
+        from pytest_codeprobe.plugin.resume import Regrade, Resume
+
+        return Regrade(self, Path(options.regrade)) if options.regrade is not None else Resume(self)
+
+    @functools.cached_property
+    def lock(self) -> RunLock:
+        """Of the run dir."""
+        from pytest_codeprobe.run.lock import RunLock
+
+        lock = RunLock(self.state.run_dir)
+        self.config.add_cleanup(lock.release)
+        return lock
+
+    @functools.cached_property
+    def cases(self) -> Cases:
+        """What marked tests are parametrised with."""
+        from pytest_codeprobe.plugin.cases import Cases
+
+        return Cases(self)
+
+    @functools.cached_property
+    def caller(self) -> Caller:
+        """What `codeprobe_run` hands out."""
+        from pytest_codeprobe.plugin.called import Caller
+
+        return Caller(self)
 
     def make_sandbox(self, trial: Trial, context: Context) -> Sandbox:
         """What the hook answers, which conftest.py files above the task file can implement. From any thread."""
@@ -272,30 +342,6 @@ class Live:
                 self.stops.raise_flag(reason)
         except OSError:  # a full disk: then without a word
             self.spawner.close()
-
-    def publish_plan(self, given: Sequence[HasTrial]) -> bool:
-        """plan.json, unless another process was first; False if it holds no trial that may start, and it is no dry run."""
-        chosen = [self.chosen(t) for t in given]
-        starts = [t.skip_reason is None and c for t, c in zip(given, chosen, strict=True)]
-        if not any(starts) and not (self.state.options.dry_run and any(chosen)):
-            return False
-        if self.state.default_place:
-            prepare_place_shared(self.state.run_dir)
-        from pytest_codeprobe.plugin.canary import configuration_of
-        from pytest_codeprobe.run.plan import make_plan, planned
-
-        listed = []
-        for holder, start in zip(given, starts, strict=True):
-            trial = holder.make_trial()
-            listed.append(planned(trial, starts=start, configuration=configuration_of(self, trial)))
-            for note in trial.notes if start else ():
-                self.warn(note)  # once for a run, however many tasks it holds for
-        try:
-            root, options = str(self.config.rootpath), self.state.options
-            self.folder.publish_plan(make_plan(self.state.run_id, __version__, root, options, listed, experiment=self.experiment.name))
-        except CodeprobeError as error:
-            raise refused(error, self.config) from error
-        return True
 
     def run_of(self, node: pytest.Item) -> TrialRun:
         """The trial that an item runs, for its fixtures."""
@@ -332,7 +378,7 @@ class Live:
 
     def shown_run_dir(self) -> str | None:
         """The run dir as people read it: relative to rootdir where it can be."""
-        known = self.controller.book.plan if self.controller is not None else self.folder.plan_file.exists()
+        known = self.controller.book.taken if self.controller is not None else self.folder.plan_file.exists()
         if not known:  # none, or that of another run
             return None
         root = self.config.rootpath
@@ -367,12 +413,6 @@ def refused(error: CodeprobeError, config: pytest.Config) -> BaseException:
     from pytest_codeprobe.plugin import refusal
 
     return refusal.refused(error, config)
-
-
-def prepare_place_shared(path: Path) -> None:
-    """The default place, which another process of the run may make at the same moment."""
-    if not path.exists():
-        prepare_place(path, default_place=True)
 
 
 def _relative(paths: Iterable[str], root: Path) -> list[str]:

@@ -12,7 +12,8 @@ from pytest_codeprobe.run.log import Entry, RunLog
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
-    from pytest_codeprobe.run.book import Final, RunBook
+    from pytest_codeprobe.run.book import RunBook
+    from pytest_codeprobe.run.final import Final
 
 _OURS = ("codeprobe", "pytest_codeprobe")  #: loggers of the harness
 

@@ -13,12 +13,13 @@ import pytest
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import Attempt, TrialResult
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.plugin.cases import case_of, choose, mark_of, test_of
 from pytest_codeprobe.plugin.collect import TaskItem
 from pytest_codeprobe.plugin.refusal import refused
-from pytest_codeprobe.tasks.load import LoadedTask
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
+    from pytest_codeprobe.text import Redactor
     from pytest_codeprobe.trial.run import TrialRun
 
 
@@ -70,11 +71,11 @@ def mark_tests(live: Live, session: pytest.Session) -> None:
     for item in session.items:
         if isinstance(item, TaskItem):
             continue
-        mark = item.get_closest_marker("codeprobe")
-        if mark is None or "task" not in mark.kwargs:
+        mark = mark_of(item)
+        if mark is None:
             continue
         try:
-            item.stash[MARKED] = Marked(_trial(live, item, str(mark.kwargs["task"])))
+            item.stash[MARKED] = Marked(_trial(live, item, mark))
         except CodeprobeError as error:
             raise refused(error, live.config) from error
 
@@ -88,7 +89,12 @@ def redact_report(item: pytest.Item, call: pytest.CallInfo[None], report: pytest
     marked = item.stash.get(MARKED, None)
     if marked is None or marked.run is None:
         return
-    redactor, told = marked.run.redactor, report.longrepr
+    redact(report, call, marked.run.redactor)
+
+
+def redact(report: pytest.TestReport, call: pytest.CallInfo[None], redactor: Redactor) -> None:
+    """The same for whatever may tell secrets that this one knows."""
+    told = report.longrepr
     report.sections = [(name, redactor.text(text)) for name, text in report.sections]
     if isinstance(told, tuple):
         report.longrepr = (told[0], told[1], redactor.text(told[2]))
@@ -101,27 +107,10 @@ def redact_report(item: pytest.Item, call: pytest.CallInfo[None], report: pytest
         report.longrepr = shown
 
 
-def _trial(live: Live, item: pytest.Item, named: str) -> Trial:
-    loaded = _find(live, item, named)
-    trial = live.expand(loaded, item.nodeid)[0]
-    tail = hashlib.sha256(item.nodeid.encode()).hexdigest()[:8]
+def _trial(live: Live, item: pytest.Item, mark: pytest.Mark) -> Trial:
+    case = case_of(item)
+    trials = [case.trial for case in (live.cases.of_item(item, mark) if case is None else (case,)) if case.trial is not None]
+    trial = choose(f"{item.nodeid}: the marker", {}, trials)
+    tail = hashlib.sha256(test_of(item).encode()).hexdigest()[:8]
     variant, task, *rest = Path(trial.folder).parts
     return trial.model_copy(update={"node_id": item.nodeid, "marked": True, "folder": "/".join([variant, f"{task}@{tail}", *rest])})
-
-
-def _find(live: Live, item: pytest.Item, named: str) -> LoadedTask:
-    name, _, wanted = named.partition("::")
-    places = [live.config.rootpath / name, item.path.parent / name]
-    path = next((p for p in places if p.is_file()), None)
-    if path is None:
-        raise CodeprobeError(
-            "TASK_INVALID", f"{item.nodeid}: the marker names the task file {name!r}, which is neither below rootdir nor beside the test"
-        )
-    found = live.task_files.models(path)
-    if isinstance(found, CodeprobeError):
-        raise found
-    tasks = [t for t in found.tasks if not wanted or t.task.task_id == wanted]
-    if len(tasks) != 1:
-        ids = ", ".join(t.task.task_id for t in found.tasks) or "none"
-        raise CodeprobeError("TASK_INVALID", f"{item.nodeid}: name one task of {name!r} as '{name}::<task_id>' (it holds: {ids})")
-    return tasks[0]

@@ -17,12 +17,15 @@ from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
 from pytest_codeprobe.plugin.ahead import FIXTURE_MODULE, OURS, fixture_definitions
 from pytest_codeprobe.plugin.checks import refuse_what_cannot_run
 from pytest_codeprobe.plugin.collect import TaskItem, no_agent
-from pytest_codeprobe.plugin.failure import failure_text, harness_text, no_fixture, place_skip, told
+from pytest_codeprobe.plugin.failure import allowed_miss, failure_text, harness_text, no_fixture, place_skip, told
 from pytest_codeprobe.plugin.gate import Fallen, canaries_first, guard
-from pytest_codeprobe.plugin.marked import MARKED, Marked, holder_of, mark_tests, redact_report
+from pytest_codeprobe.plugin.marked import MARKED, Marked, holder_of, mark_tests, redact, redact_report
+from pytest_codeprobe.plugin.planning import may_call, publish
 from pytest_codeprobe.plugin.refusal import refusal_in, usage_of
 from pytest_codeprobe.plugin.timeouts import deadline, ignored
+from pytest_codeprobe.run.resume import following
 from pytest_codeprobe.text import Redactor, one_line
+from pytest_codeprobe.trial.again import KeptTrial, Regrading
 from pytest_codeprobe.trial.run import TrialRun
 
 if TYPE_CHECKING:
@@ -62,7 +65,7 @@ class TrialProtocol:
             refuse_what_cannot_run(self.live, trials)
         if self.state.no_plan or broken:
             return
-        self.live.stops.expected = self.live.publish_plan(trials)
+        self.live.stops.expected = publish(self.live, trials, calls=may_call(self.live, session.items))
         guard(self.live, session.items)
         if self.live.controller is not None:
             self.live.controller.planned()
@@ -71,7 +74,7 @@ class TrialProtocol:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Signals only raise the flag from the first stage of a task to its report."""
-        interrupts = self.live.interrupts
+        interrupts, self.live.current = self.live.interrupts, item
         if holder_of(item) is None:
             interrupts.ordinary = True
             try:
@@ -104,6 +107,10 @@ class TrialProtocol:
             pytest.skip(no_agent(self.live))
         if self.live.broken:
             raise Stopped("collection errors")
+        if isinstance(holder, Marked) and holder.skip_reason is not None:  # an item of a task has a mark
+            pytest.skip(holder.skip_reason)
+        if self.live.resume is not None and isinstance(holder, TaskItem) and (why := self.live.resume.skips(holder.trial)):
+            pytest.skip(why)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -193,11 +200,12 @@ class TrialProtocol:
             holder.forget_trial()
         if self.live.deleter is not None:
             with contextlib.suppress(RuntimeError):  # the system gives no more threads
-                self.live.deleter.submit(self._remove, item.nodeid, run)
+                self.live.deleter.submit(self.remove, item.nodeid, run)
                 return
-        self._remove(item.nodeid, run)
+        self.remove(item.nodeid, run)
 
-    def _remove(self, node_id: str, run: TrialRun) -> None:
+    def remove(self, node_id: str, run: TrialRun) -> None:
+        """Delete the private folder; what goes wrong is a warning."""
         try:
             left = run.delete()
         except Exception as error:  # noqa: BLE001  # of a sandbox of the project's own
@@ -213,8 +221,7 @@ class TrialProtocol:
         """The record goes on exactly one report: set-up's for error, skipped and not_run, the call's for a verdict."""
         report = yield
         run = _run_of(item)
-        if holder_of(item) is not None:
-            place_skip(item, report)
+        place_skip(item, report)
         record = _record_of(item)
         if run is not None and record is not None:
             if call.when == "setup" and call.excinfo is not None and record.status in VERDICTS:
@@ -223,10 +230,7 @@ class TrialProtocol:
                 record = _note(item, run.finish(outcome="failed", reason=_why_pytest_failed(call, run.redactor)))
             if call.when == "call" and record.status == "failed" and record.verdict is not None and not isinstance(item, TaskItem):
                 report.sections.append(("codeprobe", failure_text(record, self.live.shown_run_dir())))
-            if record.status == "error" and call.excinfo is not None:
-                report.when, report.outcome = "setup", "failed"  # trouble of the harness stays an error, also in a marked test's body
-                if hasattr(report, "wasxfail"):  # and under a user's own xfail mark
-                    del report.wasxfail
+            _fit(item, call, record, report)
             if record.status == "error" and call.excinfo is not None and isinstance(call.excinfo.value, _TOLD):
                 text = harness_text(record, self.live.shown_run_dir())
                 path, line, _ = item.reportinfo()
@@ -239,6 +243,8 @@ class TrialProtocol:
                 report.user_properties = list(item.user_properties)
                 report.codeprobe = result_text(record)  # type: ignore[attr-defined]  # travels to the controller
         redact_report(item, call, report)
+        if self.live.called_secrets:
+            redact(report, call, self.live.called_secrets)
         new = self.live.warnings[self._told :]
         if call.when == "teardown" and self.state.worker and new:
             self._told += len(new)
@@ -262,16 +268,18 @@ class TrialProtocol:
         assert holder is not None
         earlier = holder.earlier
         if earlier:  # said here: under xdist the report of the last try may reach the controller after the start of this one
-            again = {"attempt": len(earlier) + 1, "cause": "rerun", "reason": holder.why_again}
+            again = {"attempt": following(earlier), "cause": "rerun", "reason": holder.why_again}
             self.live.context.events.emit("trial_retried", node_id=holder.trial.node_id, **again)
+        elif self.live.resume is not None:
+            earlier = self.live.resume.attempts(holder.trial)
         seconds = deadline(item)
         if seconds is not None and (said := ignored(item)):
             self.live.warn(said)
-        run = TrialRun(
+        run = self._resumed(holder, seconds) or TrialRun(
             holder.trial,
             self.live.context,
             self.live.make_sandbox,
-            number=len(earlier) + 1,
+            number=following(earlier),
             earlier=earlier,
             deadline=seconds,
             overridden=_overridden(item),
@@ -281,6 +289,19 @@ class TrialProtocol:
         if isinstance(holder, Marked):
             holder.phase = "setup"
         return run
+
+    def _resumed(self, holder: TaskItem | Marked, seconds: float | None) -> TrialRun | None:
+        """A trial whose earlier session counts; None where it runs. Not for a rerun, which is another try."""
+        resume, trial = self.live.resume, holder.trial
+        if resume is None or isinstance(holder, Marked) or holder.earlier:
+            return None
+        record = resume.result(trial)
+        if record is None:
+            return None
+        context, make = self.live.context, self.live.make_sandbox
+        if resume.is_kept(trial.folder):
+            return KeptTrial(trial, context, make, record)
+        return Regrading(trial, context, make, resume.past(trial, record), deadline=seconds, passes=PASSES)
 
     @pytest.hookimpl(trylast=True)
     def pytest_codeprobe_make_sandbox(self, trial: Trial, context: Context) -> Sandbox:
@@ -355,9 +376,28 @@ def _first_line(error: BaseException, redactor: Redactor) -> str:
     return one_line(f"{type(error).__name__}: {redactor.text(str(error)).partition(chr(10))[0]}", 500)
 
 
+def _fit(item: pytest.Item, call: pytest.CallInfo[None], record: TrialResult, report: pytest.TestReport) -> None:
+    """Make of pytest's outcome what the record says: a miss that a gate allows is expected, trouble of the harness is an error."""
+    holder = holder_of(item)
+    if call.when == "call" and report.failed and holder is not None and (word := allowed_miss(holder.trial, record)):
+        report.outcome, report.wasxfail = "skipped", word
+    if record.status == "error" and call.excinfo is not None:
+        report.when, report.outcome = "setup", "failed"  # trouble of the harness stays an error, also in a marked test's body
+        if hasattr(report, "wasxfail"):  # and under a user's own xfail mark
+            del report.wasxfail
+
+
 def _is_final(record: TrialResult) -> bool:
-    """Whether a rerun could only repeat what a limit, a budget or a refused login decided."""
-    return record.limit_hit is not None or record.code in ("AUTH_FAILED", "BUDGET_EXCEEDED", "OFFLINE_NET_ATTEMPT")
+    """Whether a rerun could only repeat what a limit, a budget or a refused login decided, or what was decided in an earlier run.
+
+    A miss in a gate over repeats is final too: others may have been left out for it, and the gate says how many are allowed.
+    """
+    return (
+        record.cached
+        or record.miss is not None
+        or record.limit_hit is not None
+        or record.code in ("AUTH_FAILED", "BUDGET_EXCEEDED", "OFFLINE_NET_ATTEMPT")
+    )
 
 
 def _ends_pytest(error: BaseException) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,12 +41,16 @@ class State:
             self.run_id, self.run_dir = str(given["run_id"]), Path(given["run_dir"])
             self.default_place = bool(given["default_place"])
             self.named: frozenset[str] = frozenset(given["named"])
+            self.versions: dict[str, str | None] = given["versions"]
         else:
             self.options = _with_paths(_resolve(config), config.invocation_params.dir)
             self.run_id = _new_run_id()
             self.default_place = self.options.run_dir is None
             self.run_dir = self._place(config)
+            if self.options.resume or self.options.regrade is not None:
+                self._go_on()
             self.named = frozenset(_named(config))
+            self.versions = {}  #: of the CLIs of agents, as they are now; under resume
         #: trials at once inside this process
         self.jobs = (self.options.jobs or 1) if self.spread.jobs_hold and not self.worker else 1
         option = config.option
@@ -79,9 +84,23 @@ class State:
             name = {"passed": "xpassed", "skipped": "xfailed"}.get(report.outcome, report.outcome) if xfail else str(report.outcome)
             self.ordinary["error" if name == "failed" and report.when != "call" else name] += 1
 
+    def _go_on(self) -> None:
+        """As the run whose run dir it is. Where there is none, that is told later."""
+        from pytest_codeprobe.run.planfile import newest_plan
+
+        plan = newest_plan(self.run_dir if self.options.regrade is None else Path(self.options.regrade))
+        if plan is not None:
+            options = plan.get("options")
+            seed = options.get("drawn_seed") if isinstance(options, dict) else None
+            if self.options.resume:
+                self.run_id = str(plan["run_id"])
+            self.options = replace(self.options, drawn_seed=seed if isinstance(seed, int) else 0)
+
     def _place(self, config: pytest.Config) -> Path:
         if self.options.run_dir is not None:
-            return Path(config.invocation_params.dir, self.options.run_dir).absolute()
+            place = Path(config.invocation_params.dir, self.options.run_dir).absolute()
+            # `latest` may point to another run in the midst of this one
+            return Path(os.path.realpath(place)) if self.options.resume else place  # never raises
         return (config.rootpath / self.options.runs_dir / self.run_id).absolute()
 
     @property
@@ -98,6 +117,7 @@ class State:
                 "run_dir": str(self.run_dir),
                 "default_place": self.default_place,
                 "named": sorted(self.named) if local else [],
+                "versions": self.versions,
             }
         )
 
@@ -123,9 +143,24 @@ def _resolve(config: pytest.Config) -> RunOptions:
             from pytest_codeprobe.errors import CodeprobeError
 
             raise CodeprobeError("USAGE_ERROR", BOTH, remediation=CHOICE)
-        return resolve(command_line, os.environ, _ini(config), console=bool(getattr(config.option, "codeprobe_console", False)))
+        options = resolve(command_line, os.environ, _ini(config), console=bool(getattr(config.option, "codeprobe_console", False)))
+        if config.option.codeprobe_regrade is not None:
+            options = replace(options, regrade=os.path.abspath(config.invocation_params.dir / config.option.codeprobe_regrade))
+        options = replace(options, check=bool(config.option.codeprobe_check))
+        return _settled(replace(options, drawn_seed=int.from_bytes(os.urandom(4))), config.invocation_params.args)
     except Exception as error:
         raise _usage_error(error, config) from error
+
+
+def _settled(options: RunOptions, typed: Sequence[str]) -> RunOptions:
+    """The options with each override in its place. What stands in `typed` does not come from addopts."""
+    if not options.set:
+        return options
+    from pytest_codeprobe.tasks.overrides import settle
+
+    words = [word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", typed)]
+    names = tuple(option.name for option in BUILT if option.flag in words)
+    return settle(replace(options, typed=names, typed_sets=words.count("--codeprobe-set")))
 
 
 def _with_paths(options: RunOptions, folder: Path) -> RunOptions:

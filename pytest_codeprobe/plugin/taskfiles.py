@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,9 @@ from pytest_codeprobe import __version__
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.plugin.garbage import Garbage
 from pytest_codeprobe.tasks.discovery import may_hold_tasks, read_bytes
-from pytest_codeprobe.tasks.heads import Fault, FileHeads, Reference, head_of, trial_text
+from pytest_codeprobe.tasks.heads import Fault, FileHeads, Reference, Resolved, head_of, left_out_head, trial_text
 from pytest_codeprobe.tasks.index import Index, digest, fingerprint
-from pytest_codeprobe.tasks.paths import DEFAULTS, Places, relative
+from pytest_codeprobe.tasks.paths import Places, relative
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.trial import Trial
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from pytest_codeprobe.tasks.load import LoadedFile, LoadedTask
 
 #: fields of RunOptions that decide what is valid in a task, and what its trials are
-_OPTIONS = ("agent", "model", "driver", "timeout", "permission_mode", "on_command_line", "unknown_fields", "template_roots")
+_OPTIONS = (
+    "agent", "model", "driver", "timeout", "permission_mode", "set", "repeats", "sample", "sample_per_stratum", "include_skipped",
+    "on_command_line", "unknown_fields", "template_roots", "dialect",
+)  # fmt: skip
 _WRITERS = ("main", "gw0")  #: all workers of pytest-xdist find the same
 
 
@@ -72,6 +76,15 @@ class TaskFiles:
             self._live.warn(warning)
         return found
 
+    def resolved(self, paths: Iterable[str]) -> dict[str, list[Resolved]]:
+        """How the settings of tasks came to be, by the file (absolute) that they stand in."""
+        found = {path: self._found[path] for path in paths if path in self._found}
+        return {
+            path: [Resolved(*each) for each in json.loads(bytes(heads.resolved))]
+            for path, heads in found.items()
+            if isinstance(heads, FileHeads)
+        }
+
     def close(self) -> None:
         """Collection is over."""
         self._garbage.go_on()
@@ -103,7 +116,8 @@ class TaskFiles:
         )
         used = self._expand(loaded.tasks, found)
         if self._index is not None and content is not None and found.fault is None:
-            by_environment = any(task.variables for task in loaded.tasks)  # values of variables may be secrets
+            # values of variables may be secrets; a drawn seed is another one the next time
+            by_environment = any(task.variables or _draws(task) for task in loaded.tasks)
             if not by_environment and self._foreign.isdisjoint(used):
                 self._index.put(path, content, found)
         return found
@@ -111,16 +125,28 @@ class TaskFiles:
     def _expand(self, tasks: Iterable[LoadedTask], found: FileHeads) -> set[str]:
         """Add the trials, as text: models would stay in memory until pytest asks for the items. Names of what they use."""
         used: set[str] = set()
+        references = dict.fromkeys(found.references)
+        resolved: list[Resolved] = []
         for task in tasks:
             used.update((task.task.agent and task.task.agent.model_extra) or ())  # tables of agents, which have their say on them
             try:
-                for trial in self._live.expand(task, task.task.task_id):
-                    found.heads.append(head_of(trial, task.task.fixtures))
-                    found.texts.append(trial_text(trial))
-                    used.update(_names(trial))
+                expansion = self._live.expansion(task)
+                for one in expansion.tasks():
+                    if one is not task:
+                        references.update(dict.fromkeys(_references(one)))
+                    for trial in expansion.trials(one):
+                        found.heads.append(head_of(trial, one.task.fixtures))
+                        found.texts.append(trial_text(trial))
+                        used.update(_names(trial))
+                resolved += expansion.resolved
+                for name in expansion.names_left_out():
+                    found.heads.append(left_out_head(name, task.task.task_id, task.line))
+                    found.texts.append(b"")
             except Exception as error:  # noqa: BLE001  # also of the code of hooks; raised where pytest can tell of it
                 found.fault = Fault(task.task.task_id, task.line, error)
                 break
+        found.references = [*references]
+        found.resolved = json.dumps(resolved, separators=(",", ":"), default=str).encode()
         return used
 
     # ---- the index
@@ -151,40 +177,53 @@ class TaskFiles:
 
     def _circumstances(self) -> dict[str, object] | None:
         """What loading depends on beside the task files, as JSON values; None where a value may be a secret."""
-        defaults: dict[str, object] = {}
+        experiment: dict[str, object] = {}
+        flags: object = None
         try:
-            experiment = self._live.experiment.chosen
-            files = (self._config.rootpath / DEFAULTS,) if experiment is None else experiment.files
-            contents = [read_bytes(file) for file in files if file.is_file()]
-            if contents:
-                defaults = {
-                    "contents": list(map(digest, contents)),
-                    "settings": self._live.experiment.defaults,
-                }  # this looks for what it names
+            if self._options.set:
+                if any("$" in text for text in self._options.set):
+                    return None
+                flags = self._live.experiment.plan.flags.flags.values  # the paths that they name have led there from this folder
+            if self._live.experiment.is_there:
+                chosen = self._live.experiment.chosen
+                contents = [read_bytes(file) for file in chosen.files]
+                if any(b"$" in content for content in contents):  # the value of a variable would be part of every trial
+                    return None
+                if any(variant.preambles for variant in chosen.variants):  # found anew for each task, in several places
+                    return None
+                layers = [*chosen.layers, *(variant.layer for variant in chosen.variants if variant.layer is not None)]
+                # the values too: what they name may have moved
+                experiment = {"contents": list(map(digest, contents)), "settings": [layer.values for layer in layers]}
         except (OSError, CodeprobeError):
-            return None
-        if any(b"$" in content for content in contents):  # the value of a variable would be part of every trial
             return None
         options = self._options
         return {
             "version": __version__,
             "rootdir": str(self._config.rootpath),
+            "flags": flags,
             "options": {name: getattr(options, name) for name in _OPTIONS},
             "foreign": sorted(self._foreign),
-            "defaults": defaults,
+            "experiment": experiment,
         }
 
 
 def _references(task: LoadedTask) -> Iterator[Reference]:
     prompts = {ref.path for ref in task.refers_to if ref.role == "prompt"}
     for sought, path in task.sought:
-        content = digest(task.prompt.encode()) if path in prompts and task.prompt is not None else None
+        yield Reference(sought, path, digest(read_bytes(path)) if path in prompts else None)
+    for sought, path, content in task.dataset.files if task.dataset is not None else ():
         yield Reference(sought, path, content)
+
+
+def _draws(task: LoadedTask) -> bool:
+    return task.dataset is not None and task.dataset.spec.sample_seed is None
 
 
 def _names(trial: Trial) -> Iterator[str]:
     """Of what hooks may have brought and this trial uses."""
     yield from (trial.agent.type or "", trial.sandbox.driver, *(trial.agent.model_extra or ()))
+    if trial.simulation is not None and (user := trial.simulation.agent) is not None:
+        yield from (user.type or "", *(user.model_extra or ()))
     yield from (str(criterion["type"]) for criterion in trial.criteria)
     if trial.sandbox.driver == "auto":
         yield "tempdir"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,9 +13,12 @@ from pytest_codeprobe.options import spelled
 from pytest_codeprobe.plugin.collect import no_agent
 from pytest_codeprobe.plugin.discover import lines_of
 from pytest_codeprobe.plugin.failure import money
-from pytest_codeprobe.run.book import Final
+from pytest_codeprobe.run.decision import Decision
 from pytest_codeprobe.run.envelope import counts, tokens
 from pytest_codeprobe.run.envelope import money as run_money
+from pytest_codeprobe.run.final import Final
+from pytest_codeprobe.run.plan import PlannedTrial
+from pytest_codeprobe.run.suites import GateResult
 from pytest_codeprobe.text import one_line, span
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ class Terminal:
 
     def _header(self) -> Iterator[str]:
         controller = self.live.controller
-        if controller is None or not controller.book.plan:
+        if controller is None or not controller.book.taken:
             return
         plan = list(controller.book.plan.values())
         agents = sorted({t.agent or "none chosen" for t in plan})
@@ -57,16 +60,19 @@ class Terminal:
         drivers = sorted({t.driver for t in plan})
         workers = self.live.config.getoption("numprocesses", None) if self.live.state.xdist else None
         spread = self.live.state.spread
+        if not plan:
+            agents = [self.live.state.options.agent or "of each trial"]
         parts = [
-            f"{len(plan)} trial{'s' * (len(plan) != 1)}",
+            f"{len(plan)} trial{'s' * (len(plan) != 1)}{' and those that tests call' if controller.book.may_call else ''}",
             f"agent {', '.join(agents)}",
             *([f"model {', '.join(models)}"] if models else []),
             *([f"experiment {name}"] if (name := self.live.experiment.name) is not None else []),
-            f"driver {', '.join(drivers)}",
+            *([f"driver {', '.join(drivers)}"] if drivers else []),
             *([f"{workers} workers"] if workers else []),
             *([f"{self.live.jobs} jobs{' (-n of addopts is set aside)' if spread.set_aside else ''}"] if self.live.jobs > 1 else []),
             *(["offline"] if self.live.state.options.offline else []),
             *controller.budget.shown(),
+            *([_resumed(plan)] if self.live.resume is not None else []),
             f"run dir {self.live.shown_run_dir()}",
         ]
         yield "codeprobe: " + ", ".join([*(["dry run"] if self.live.state.options.dry_run else []), *parts])
@@ -81,7 +87,7 @@ class Terminal:
         lines = list(self._summary(controller.ending.finals()))
         if not lines:
             return
-        if controller.book.plan and terminalreporter.verbosity >= 0:
+        if controller.book.taken and terminalreporter.verbosity >= 0:
             terminalreporter.write_sep("=", "codeprobe")  # after the end of a progress line
         for line in lines:
             terminalreporter.write_line(line)
@@ -89,11 +95,11 @@ class Terminal:
     def _summary(self, finals: Sequence[Final]) -> Iterator[str]:
         controller = self.live.controller
         assert controller is not None
-        prefix = "" if controller.book.plan else "codeprobe: "
+        prefix = "" if controller.book.taken else "codeprobe: "
         reason = no_agent(self.live)
         if without := sum(f.reason == reason for f in finals):
             yield f"codeprobe: {without} task{'s' * (without != 1)} skipped: {reason}"
-        if controller.book.plan:
+        if controller.book.taken:
             yield from self._trials(finals)
             if controller.ending.estimate is not None:
                 from pytest_codeprobe.plugin.dry_run import table
@@ -103,7 +109,7 @@ class Terminal:
             yield f"codeprobe: {why.code}: {why.message}"
             yield f"  {spelled(why.remediation, console=self.live.state.options.console)}"
         yield from (f"{prefix}{line}" for line in lines_of(controller.left_out))
-        if controller.book.plan:
+        if controller.book.taken:
             notes = dict.fromkeys([*controller.ending.warnings, *(w for f in finals for w in f.warnings)])
             yield from (f"warning: {one_line(w, 300)}" for w in notes)
             yield f"run dir: {self.live.shown_run_dir()}"
@@ -113,16 +119,18 @@ class Terminal:
         words = [f"{n} {name.removeprefix('tasks_').replace('_', ' ')}" for name, n in tally.items() if n and name != "tasks_total"]
         words = [f"{word}{_reasons(finals, word.partition(' ')[2].replace(' ', '_'))}" for word in words]
         total = tally["tasks_total"]
-        yield f"{total} trial{'s' * (total != 1)}: {', '.join(words)}"
+        if total:
+            yield f"{total} trial{'s' * (total != 1)}: {', '.join(words)}"
+        assert self.live.controller is not None
+        yield from _called(self.live.controller.book.calls.final.values())
         verdicts = [f for f in finals if f.status in VERDICTS]
         passed = sum(f.status == "passed" for f in verdicts)
-        errors = tally["tasks_error"]
+        errors = sum(f.status == "error" for f in finals)
         if verdicts:
             rate = f"pass rate {passed / len(verdicts):.0%} of graded trials ({passed}/{len(verdicts)})"
             if errors:
                 rate += f", {passed / (len(verdicts) + errors):.0%} with errors as misses ({passed}/{len(verdicts) + errors})"
             yield rate
-        assert self.live.controller is not None
         ending = self.live.controller.ending
         cost, complete = run_money(finals, ending.beside())
         known = {k: v for k, v in tokens(finals, ending.beside()).items() if v}
@@ -131,9 +139,16 @@ class Terminal:
             spent += ", tokens: " + ", ".join(f"{v:,} {k.removesuffix('_tokens').replace('_', ' ')}" for k, v in known.items())
         if ending.beside() or any(f.attempts for f in finals):  # else there was nothing to pay for
             yield spent
+        yield from _gates(ending.gates())
+        if self.live.resume is not None:
+            from pytest_codeprobe.run.resume import listed
+
+            plan = self.live.controller.book.plan.values()
+            yield from self.live.resume.differences(finals)
+            yield from listed({t.node_id: Decision(t.resumed or "run", t.again) for t in plan})
         slowest = sorted((f for f in finals if f.duration_seconds and f.attempts), key=lambda f: -(f.duration_seconds or 0))[:_SHOWN]
         if slowest:
-            yield "slowest: " + ", ".join(f"{f.task_id} {span(round(f.duration_seconds or 0, 1))}" for f in slowest)
+            yield "slowest: " + ", ".join(f"{_name(f)} {span(round(f.duration_seconds or 0, 1))}" for f in slowest)
         for error in ending.raised:
             yield f"{error.code}: {one_line(error.message, 400)}"
         for fallen in ending.fallen_gates():
@@ -141,6 +156,33 @@ class Terminal:
         yield from self.live.controller.canary.lines()
         for final in [f for f in finals if f.status == "error"][:10]:
             yield f"error: {final.node_id}: {final.code}: {one_line(final.reason or '', 160)}"
+
+
+def _gates(gates: Sequence[GateResult]) -> Iterator[str]:
+    for gate in gates:
+        if gate.held is not True:
+            word = "gate fell" if gate.held is False else "gate not judged"
+            shown = "" if gate.value is None else f", is {gate.value:g}"
+            yield f"{word}: {gate.name}: needs {gate.threshold:g}{shown}" + (f" ({gate.why})" if gate.why else "")
+
+
+def _called(finals: Collection[Final]) -> Iterator[str]:
+    tally = Counter(final.status.replace("_", " ") for final in finals)
+    if finals:
+        yield f"{len(finals)} called by tests: {', '.join(f'{n} {status}' for status, n in tally.items())}"
+    for final in [f for f in finals if f.status == "error"][:_SHOWN]:
+        yield f"error: {final.node_id}: {final.code}: {one_line(final.reason or '', 160)}"
+
+
+def _name(final: Final) -> str:
+    """Of its item, without the file."""
+    return final.node_id.partition("::")[2] or final.node_id
+
+
+def _resumed(plan: Sequence[PlannedTrial]) -> str:
+    kept, graded = (sum(trial.resumed == what for trial in plan) for what in ("keep", "grade"))
+    words = f"{kept} kept, {sum(trial.starts for trial in plan)} to run"
+    return f"{words}, {graded} to grade again" if graded else words
 
 
 def _reasons(finals: Sequence[Final], status: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_codeprobe.model.result import CriterionResult, LimitHit, Usage
+from pytest_codeprobe.model.result import CriterionResult, LimitHit, TrialResult, Usage
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.trial.grade import Verdict
 
@@ -29,8 +30,8 @@ class SessionView:
 
     @property
     def usage(self) -> Usage:
-        """Tokens and money of all attempts."""
-        return self._run.usage()
+        """Tokens and money of all attempts, but those before a rerun of the test or in a run that is gone on with."""
+        return self._run.usage(own=True)
 
     @property
     def final_message(self) -> str:
@@ -82,3 +83,41 @@ class ScoreView:
     def criteria(self) -> tuple[CriterionResult, ...]:
         """In the order of the task."""
         return self._verdict().criteria
+
+
+class CallView(SessionView):
+    """What a call of `codeprobe_run` has come to: the session, the grade, and what is kept of the workspace."""
+
+    def __repr__(self) -> str:
+        """For a failed assertion."""
+        grade = self._record.verdict or "not graded"
+        return f"<trial {self._record.node_id}, {grade}, exit status {self.exit_status}>"
+
+    def __init__(self, run: TrialRun, record: TrialResult, kept: Path) -> None:
+        super().__init__(run)
+        self._record, self._kept = record, kept
+
+    @property
+    def node_id(self) -> str:
+        """Of the trial: `tests/test_a.py::test_it#1`."""
+        return self._record.node_id
+
+    @property
+    def passed(self) -> bool | None:
+        """The verdict; None where nothing was graded."""
+        return None if self._record.verdict is None else self._record.verdict == "passed"
+
+    @property
+    def score(self) -> float | None:
+        """Weighted, 0..1; None where nothing was graded, or only gates of weight 0."""
+        return self._record.score
+
+    @property
+    def criteria(self) -> tuple[CriterionResult, ...]:
+        """In the order of the task."""
+        return self._record.criteria
+
+    @property
+    def path(self) -> Path | None:
+        """What is kept of the workspace, as the agent left it; None under --codeprobe-preserve none."""
+        return self._kept if self._record.kept != "none" else None

@@ -8,58 +8,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import os
 import stat
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Clock
 from pytest_codeprobe.model.result import VERDICTS, AgentInfo, Attempt, TrialResult, Usage
+from pytest_codeprobe.run.calls import BEGAN, ENDED, Calls, began_in, ended_in
+from pytest_codeprobe.run.event_log import EventLog
+from pytest_codeprobe.run.final import Final, final_of
 from pytest_codeprobe.run.folder import RunFolder
-from pytest_codeprobe.run.plan import Gate, PlannedTrial
+from pytest_codeprobe.run.plan import PlannedTrial
+from pytest_codeprobe.run.proportion import Proportion, complete_gates, gate_of
+from pytest_codeprobe.run.resume import Earlier, following, killed
 from pytest_codeprobe.run.spool import spooled
-from pytest_codeprobe.text import json_line
 
 #: fields of an event that says something about one trial; always present, null where unknown
 _TRIAL_FIELDS = ("node_id", "task_id", "variant_id", "row_id", "repeat", "attempt", "status", "score", "cost_usd", "worker")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Final:
-    """What the envelope and the summary need of a final record."""
-
-    node_id: str
-    task_id: str
-    variant_id: str | None
-    row_id: str | None
-    repeat: int
-    status: str
-    expected: bool
-    reason: str | None
-    code: str | None
-    remediation: str | None
-    detail: Mapping[str, Any]
-    score: float | None
-    cost_usd: float | None
-    usage: Usage
-    duration_seconds: float | None
-    attempts: int
-    limit_hit: dict[str, Any] | None
-    agent: str | None
-    agent_version: str | None
-    model: str | None
-    worker: str
-    folder: str | None
-    warnings: tuple[str, ...]
-    at: str
-    gate: Gate | None = None  #: of a task tagged `canary`; None for all others, and where it was not run
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,46 +48,6 @@ class Progress:
     cost_usd: float | None  #: of what is done; None while nothing is known
 
 
-class EventLog:
-    """events.ndjson and the stdout of the JSON-lines mode: numbered lines, each written at once."""
-
-    def __init__(self, path: Path, run_id: str, clock: Clock, out: Callable[[str], None]) -> None:
-        self._path, self._run_id, self._clock, self._out = path, run_id, clock, out
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._seq = 0
-        self.trouble: OSError | None = None  #: why the file ends early
-
-    def write(self, event: str, **fields: Any) -> None:
-        """Number an event and publish it."""
-        time = fields.pop("time", None) or stamp(self._clock.now())
-        line = json_line({"record_type": "event", "event": event, "seq": self._seq, "time": time, "run_id": self._run_id, **fields})
-        self._seq += 1
-        self._append((line + "\n").encode())
-        self._out(line)
-
-    def _append(self, data: bytes) -> None:
-        """After a line that did not fit nothing follows: the file is whole up to there."""
-        written = 0
-        try:
-            while written < len(data) and self.trouble is None:
-                written += os.write(self._fd, data[written:])
-        except OSError as error:
-            self.trouble = error
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
-
-    def is_there(self) -> bool:
-        """Whether the file still is the one that was begun."""
-        try:
-            return os.path.samestat(self._path.stat(), os.fstat(self._fd))
-        except OSError:
-            return False
-
-    def close(self) -> None:
-        """No further event."""
-        os.close(self._fd)
-
-
 class RunBook:
     """See the module."""
 
@@ -122,11 +55,17 @@ class RunBook:
         self.folder, self.run_id, self.clock = folder, run_id, clock
         self.plan: dict[str, PlannedTrial] = {}
         self.final: dict[str, Final] = {}
+        self.earlier = Earlier()  #: what the run dir held before
+        self.calls = Calls()  #: of tests
+        self.taken = False  #: there is a plan, which is empty where tests alone call trials
+        self.may_call = False  #: tests of the run may do so
         self.open: dict[str, str] = {}  #: node id -> worker, from the start of its protocol to its final record
         self.started: dict[str, int] = {}  #: node id -> number of the attempt whose agent was about to start, says the spool
+        self.closed = False  #: each trial has its record
         self.transcript_bytes = 0  #: of all attempts so far
         self.trouble: CodeprobeError | None = None  #: what of the run dir could not be written
         self._statuses: Counter[str] = Counter()  #: of final records
+        self._gates: dict[str, tuple[int, int]] = {}  #: over repeats: passes and misses so far
         self._cost: float | None = None  #: theirs, as far as it is known
         self._out = out
         self._events: EventLog | None = None
@@ -138,13 +77,15 @@ class RunBook:
     def take_plan(self) -> bool:
         """Read plan.json and say run_started, once; True if there is a plan."""
         with self._lock:
-            if self.plan:
+            if self.taken:
                 return True
             plan = self.folder.read_plan()
             if plan is None or plan["run_id"] != self.run_id:
                 return False  # of another run: its files are not ours to write
             self._events = EventLog(self.folder.events_file, self.run_id, self.clock, self._out)
             self.plan = {t["node_id"]: PlannedTrial.model_validate(t) for t in plan["trials"]}
+            self._gates = dict.fromkeys(complete_gates(self.plan.values()), (0, 0))
+            self.taken, self.may_call = True, bool(plan.get("calls"))
             self._events.write("run_started", trials=len(self.plan), plugin_version=plan["plugin_version"])
             return True
 
@@ -188,7 +129,10 @@ class RunBook:
 
     def _take(self, worker: str, fields: dict[str, Any]) -> None:
         event, node_id = fields.pop("event"), fields["node_id"]
-        if node_id in self.final or node_id not in self.plan:
+        if event in (BEGAN, ENDED):
+            self._take_call(worker, fields)
+            return
+        if node_id in self.final or node_id in self.calls.final or self._known(node_id) is None:
             return
         if event == "transcript":
             self.transcript_bytes += fields["bytes"]
@@ -198,12 +142,33 @@ class RunBook:
             self.open[node_id] = worker
         self._write_trial(event, fields)
 
+    def _take_call(self, worker: str, fields: dict[str, Any]) -> None:
+        if (trial := began_in(fields)) is not None and trial.node_id not in self.plan:
+            self.calls.began[trial.node_id] = trial
+            self.open[trial.node_id] = worker
+        elif (record := ended_in(fields)) is not None:
+            self._finish_call(record)
+
+    def _finish_call(self, result: TrialResult) -> None:
+        if result.node_id in self.calls.final or result.node_id not in self.calls.began:
+            return
+        final = self.calls.final[result.node_id] = final_of(result)
+        self.open.pop(result.node_id, None)
+        self.paid(final.cost_usd)
+        self._write_finished(final)
+
+    def _known(self, node_id: str) -> PlannedTrial | None:
+        return self.plan.get(node_id) or self.calls.began.get(node_id)
+
     def _write_trial(self, event: str, fields: dict[str, Any]) -> None:
         assert self._events is not None
-        trial = self.plan[fields["node_id"]]
+        trial = self._known(fields["node_id"])
+        assert trial is not None
         base: dict[str, Any] = dict.fromkeys(_TRIAL_FIELDS)
         base.update(node_id=trial.node_id, task_id=trial.task_id, variant_id=trial.variant_id, row_id=trial.row_id, repeat=trial.repeat)
         base["attempt"] = 1
+        if trial.node_id in self.calls.began:
+            base["counted"] = False
         self._events.write(event, **{**base, **fields})
 
     def event(self, event: str, **fields: Any) -> None:
@@ -222,28 +187,30 @@ class RunBook:
         with self._lock:
             if result.node_id in self.final or result.node_id not in self.plan:
                 return
-            final = self._slim(final_of(result, expected, self.plan[result.node_id].gate(result.status)))
+            final = self._slim(final_of(result, expected, self.plan[result.node_id]))
             self.final[final.node_id] = final
+            decided = self._tally(final)
             self.open.pop(result.node_id, None)
             self._statuses[final.status] += 1
             self.paid(final.cost_usd)
-            self._write_trial(
-                "trial_finished",
-                {
-                    "node_id": final.node_id,
-                    "attempt": max(1, final.attempts),
-                    "status": final.status,
-                    "score": final.score,
-                    "cost_usd": final.cost_usd,
-                    "worker": final.worker,
-                    "expected": final.expected,
-                    "code": final.code,
-                    "reason": final.reason,
-                    "limit_hit": final.limit_hit,
-                    "duration_seconds": final.duration_seconds,
-                    "folder": final.folder,
-                },
-            )
+            self._write_finished(final, decided=decided, cached=result.cached)
+
+    def _write_finished(self, final: Final, *, decided: bool = True, cached: bool = False) -> None:
+        fields = {
+            "node_id": final.node_id,
+            "attempt": max(1, final.attempts),
+            "status": final.status,
+            "score": final.score,
+            "cost_usd": final.cost_usd,
+            "worker": final.worker,
+            "expected": final.expected if decided else None,
+            "code": final.code,
+            "reason": final.reason,
+            "limit_hit": final.limit_hit,
+            "duration_seconds": final.duration_seconds,
+            "folder": final.folder,
+        }
+        self._write_trial("trial_finished", {**fields, **({"cached": True} if cached else {})})
 
     def _slim(self, final: Final) -> Final:
         """The same without second copies of what the plan, or another record, holds already: there may be thousands."""
@@ -256,6 +223,37 @@ class RunBook:
                 same[name] = sys.intern(text)
         return dataclasses.replace(final, **same, usage=self._usages.setdefault(final.usage, final.usage))
 
+    def _tally(self, final: Final) -> bool:
+        """Count a verdict in the gate over its repeats; whether it is known if the verdict counts."""
+        trial = self.plan[final.node_id]
+        gate = gate_of(trial.folder)
+        if trial.min_passes is None or gate not in self._gates or final.status not in VERDICTS:
+            return True
+        passes, misses = self._gates[gate]
+        self._gates[gate] = passes, misses = (passes + 1, misses) if final.status == "passed" else (passes, misses + 1)
+        return final.status == "passed" or Proportion(trial.repeats, trial.min_passes, passes, misses).held is not None
+
+    @property
+    def gates(self) -> frozenset[str]:
+        """Those over repeats that this run judges."""
+        return frozenset(self._gates)
+
+    def proportions(self) -> dict[str, tuple[PlannedTrial, Proportion]]:
+        """The gates over repeats that this run judges: one of the repeats, and how the gate stands."""
+        found: dict[str, tuple[PlannedTrial, Proportion]] = {}
+        for trial in self.plan.values():
+            gate = gate_of(trial.folder)
+            if gate in self._gates and gate not in found:
+                found[gate] = trial, Proportion(trial.repeats, trial.min_passes or 0, *self._gates[gate])
+        return found
+
+    def settle(self) -> None:
+        """All is over: a miss is expected where the gate over its repeats has not fallen."""
+        standing = {gate: proportion.held for gate, (_, proportion) in self.proportions().items()}
+        for node_id, final in self.final.items():
+            if final.status == "failed" and not final.expected and standing.get(gate_of(self.plan[node_id].folder), False) is not False:
+                self.final[node_id] = dataclasses.replace(final, expected=True, missed=True)
+
     def paid(self, cost_usd: float | None) -> None:
         """What a trial, or something beside the trials, has cost."""
         with self._lock:
@@ -266,7 +264,7 @@ class RunBook:
         with self._lock:
             return Progress(
                 total=len(self.plan),
-                running=len(self.open),
+                running=sum(node_id in self.plan for node_id in self.open),
                 done=len(self.final),
                 graded=sum(self._statuses[s] for s in VERDICTS),
                 passed=self._statuses["passed"],
@@ -278,14 +276,21 @@ class RunBook:
         self, node_id: str, worker: str, status: str, reason: str, *, code: str | None = None, remediation: str | None = None
     ) -> TrialResult:
         """The record of a trial whose process made none; on disk where it had started, and only there."""
-        trial = self.plan[node_id]
+        trial = self._known(node_id)
+        assert trial is not None
         began = node_id in self.started
         now = stamp(self.clock.now())
-        number = self.started.get(node_id, 1)
-        written = self._written(node_id) if began else None
-        earlier = [a for a in written.attempts if a.number < number] if written is not None else []
-        # it spent something, and nobody knows how much
-        attempt = Attempt(number=number, code=code, reason=reason, started_at=now, duration_seconds=0.0)
+        attempts = self.earlier.attempts(node_id, trial.folder)
+        if began:
+            number = self.started[node_id]
+            written = self._written(node_id)
+            if written is not None and following(written.attempts) > following(attempts):
+                attempts = written.attempts
+            attempts = tuple(a for a in attempts if a.number < number)
+            # it spent something, and nobody knows how much
+            attempt = Attempt(number=number, code=code, reason=reason, started_at=now, duration_seconds=0.0)
+            attempts = (*attempts, *killed(attempts, number - 1, reason), attempt)
+        usage = functools.reduce(Usage.plus, (a.usage for a in attempts)) if attempts else Usage()
         result = TrialResult(
             run_id=self.run_id,
             node_id=node_id,
@@ -297,9 +302,11 @@ class RunBook:
             code=code,
             reason=reason,
             remediation=remediation,
-            phase="session" if began and code else None,
+            phase="session" if began and code else "grade" if trial.resumed == "grade" and code else None,
             agent=AgentInfo(name=trial.agent, model=trial.model) if began and trial.agent else None,
-            attempts=(*earlier, attempt) if began else (),
+            attempts=attempts,
+            usage=usage,
+            cost_usd=usage.cost_usd,
             worker=worker,
             folder=trial.folder if began else None,
             started_at=now,
@@ -323,27 +330,45 @@ class RunBook:
             )
 
     def recovered(self, node_id: str) -> TrialResult | None:
-        """What the trial's own process had written before it was gone; not what an earlier try had, before a rerun began."""
-        written = self._written(node_id)
-        if written is None or (written.attempts and written.attempts[-1].number < self.started.get(node_id, 0)):
+        """What the trial's own process had written before it was gone; not what an earlier try had, before a rerun or a resume."""
+        trial, written = self._known(node_id), self._written(node_id)
+        if trial is None or written is None:
             return None
-        return written
+        if written.attempts and written.attempts[-1].number < self.started.get(node_id, 0):
+            return None
+        if written != self.earlier.results.get(trial.folder):
+            return written
+        return written.model_copy(update={"cached": True}) if trial.resumed == "keep" else None
+
+    def presume_started(self, node_id: str) -> None:
+        """Its process died in it, and may have had no time to say that the agent starts. None does where an earlier result counts."""
+        trial = self.plan[node_id]
+        if trial.resumed is None:
+            self.started.setdefault(node_id, following(self.earlier.attempts(node_id, trial.folder)))
 
     def _written(self, node_id: str) -> TrialResult | None:
-        return self.folder.read_result(self.plan[node_id].folder) if node_id in self.plan else None
+        trial = self._known(node_id)
+        return self.folder.read_result(trial.folder) if trial is not None else None
+
+    def _last_word(self, node_id: str, reason: str) -> TrialResult:
+        """Of a trial that nobody has told the end of."""
+        worker = self.open.get(node_id, "main")
+        # only where somebody saw it begin: a session may write what it likes into the folders of others
+        result = self.recovered(node_id) if node_id in self.started or node_id in self.open else None
+        if result is None and node_id in self.started and reason not in ("interrupted", "maxfail", "refused"):
+            result = self.lost(node_id, worker, "error", f"the process of worker {worker} died in this trial", code="WORKER_DIED")
+        return result or self.lost(node_id, worker, "not_run", reason)
 
     def close(self, reason: str) -> None:
         """The run is over: each trial without a record gets the one it wrote itself, or error if it had started, else not_run."""
         self.drain_all()
         for node_id in list(self.plan):
-            if node_id in self.final:
-                continue
-            worker = self.open.get(node_id, "main")
-            # only where somebody saw it begin: a session may write what it likes into the folders of others
-            result = self.recovered(node_id) if node_id in self.started or node_id in self.open else None
-            if result is None and node_id in self.started and reason not in ("interrupted", "maxfail", "refused"):
-                result = self.lost(node_id, worker, "error", f"the process of worker {worker} died in this trial", code="WORKER_DIED")
-            self.finish(result or self.lost(node_id, worker, "not_run", reason))
+            if node_id not in self.final:
+                self.finish(self._last_word(node_id, reason))
+        for node_id in self.calls.unended():
+            self._finish_call(self._last_word(node_id, reason))
+        self.settle()
+        self.closed = True
         with self._lock:
             if self._events is not None:
                 if not self._events.is_there():
@@ -358,35 +383,3 @@ class RunBook:
         for folder in (self.folder.spool, self.folder.stop):
             with contextlib.suppress(OSError):  # a flag that stands says why the run ended
                 folder.rmdir()
-
-
-def final_of(result: TrialResult, expected: bool = False, gate: Gate | None = None) -> Final:
-    """The slim form of a record that the controller keeps."""
-    agent = result.agent
-    return Final(
-        node_id=result.node_id,
-        task_id=result.task_id,
-        variant_id=result.variant_id,
-        row_id=result.row_id,
-        repeat=result.repeat,
-        status=result.status,
-        expected=expected or (gate == "held" and result.status == "failed"),
-        reason=result.reason,
-        code=result.code,
-        remediation=result.remediation,
-        detail=result.detail,
-        score=result.score,
-        cost_usd=result.cost_usd,
-        usage=result.usage,
-        duration_seconds=result.duration_seconds,
-        attempts=len(result.attempts),
-        limit_hit=result.limit_hit.model_dump() if result.limit_hit else None,
-        agent=agent.name if agent else None,
-        agent_version=agent.version if agent else None,
-        model=agent.model if agent else None,
-        worker=result.worker,
-        folder=result.folder,
-        warnings=result.warnings,
-        at=result.ended_at,
-        gate=gate,
-    )

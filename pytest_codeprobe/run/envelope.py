@@ -9,7 +9,8 @@ from typing import Any
 
 from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.model.result import VERDICTS, Usage
-from pytest_codeprobe.run.book import Final
+from pytest_codeprobe.run.final import Final
+from pytest_codeprobe.run.suites import GateResult, Suite
 
 _LISTED = 20  #: of each list in a detail
 
@@ -77,7 +78,7 @@ def ordered(errors: Sequence[ErrorEntry]) -> list[ErrorEntry]:
 
 def counts(finals: Iterable[Final]) -> dict[str, int]:
     """Trials by what became of them. passed + failed + … = total, in any case."""
-    tally = Counter("xfailed" if f.expected and f.status == "failed" else f.status for f in finals)
+    tally = Counter("missed" if f.missed else "xfailed" if f.expected and f.status == "failed" else f.status for f in finals)
     names = ("passed", "failed", "error", "skipped", "not_run", "missed", "xfailed")
     return {"tasks_total": sum(tally.values()), **{f"tasks_{name}": tally[name] for name in names}}
 
@@ -162,12 +163,15 @@ class RunFacts:
     estimate: Mapping[str, Any] | None = None  #: of a dry run
     canary: Mapping[str, Any] | None = None
     beside: Sequence[Usage] = ()  #: what was used beside the trials
+    calls: Sequence[Final] = ()  #: trials that tests have called; their usage is part of `beside`
+    suites: Sequence[Suite] = ()
+    gates: Sequence[GateResult] = ()
 
 
 def envelope(finals: Sequence[Final], errors: Sequence[ErrorEntry], facts: RunFacts) -> dict[str, Any]:
     """The envelope of a run."""
     cost, complete = money(finals, facts.beside)
-    used = agents(finals)
+    used = agents([*finals, *facts.calls])
     variants = sorted({f.variant_id or "default" for f in finals})
     data = {
         "run_id": facts.run_id,
@@ -186,9 +190,10 @@ def envelope(finals: Sequence[Final], errors: Sequence[ErrorEntry], facts: RunFa
         "ended_at": facts.ended_at,
         "results": [result_line(f) for f in finals],
         "variants": [_variant(v, [f for f in finals if (f.variant_id or "default") == v]) for v in variants],
-        "suites": [],
+        "suites": [suite.as_json() for suite in facts.suites],
         "canary": dict(facts.canary) if facts.canary is not None else None,
-        "gates": [],
+        "gates": [gate.as_json() for gate in facts.gates],
+        "calls": [result_line(f) for f in facts.calls],
         "ordinary_tests": dict(facts.ordinary),
         **({"estimate": dict(facts.estimate)} if facts.estimate is not None else {}),
     }

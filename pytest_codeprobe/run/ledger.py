@@ -124,6 +124,14 @@ class LedgerFile:
         with self._reading() as db:
             return float(db.execute("SELECT TOTAL(spent) FROM entries WHERE assumed").fetchone()[0])
 
+    def take_over(self, spent: float) -> None:
+        """Earlier sessions of this run dir have spent so much at least, say their records: some may have run without a budget."""
+        with self._writing() as db:
+            db.execute("DELETE FROM refused")
+            for entry in self._dead(db):
+                self._release(db, entry)
+            db.execute("UPDATE closed SET spent = MAX(spent, ?)", (spent,))
+
     def open(self) -> None:
         """Make the file, so that what is wrong with its place is known before anything starts."""
         with self._reading():

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from pytest_codeprobe.model.base import Model
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.options import RunOptions
+from pytest_codeprobe.run.decision import Decision
+from pytest_codeprobe.text import Redactor
 
 Gate = Literal["held", "fell"]
 CANARY = "canary"  #: the tag of tasks that go first and decide whether anything else starts
@@ -22,10 +24,16 @@ class PlannedTrial(Model):
     variant_id: str | None
     row_id: str | None
     repeat: int
+    repeats: int = 1
+    rows: int = 1
+    min_passes: int | None = None
+    thresholds: tuple[tuple[int, str, dict[str, float]], ...] = ()  #: number and type of each criterion that has some, and they
     folder: str
     task_file: str
     agent: str | None
     model: str | None
+    user: str | None = None  #: the agent that plays a simulated user
+    users_variables: tuple[str, ...] = ()  #: names that the task gives that one's session
     driver: str
     limits: dict[str, Any]
     expect: str = "pass"
@@ -33,13 +41,26 @@ class PlannedTrial(Model):
     variables: tuple[str, ...] = ()  #: names that the task itself gives the session
     marked: bool = False
     xfail: str | None = None  #: the task's own reason
-    starts: bool = True  #: False: it is known to be skipped
+    starts: bool = True  #: False: it is known to be skipped, or its agent has nothing to do
+    resumed: Literal["keep", "grade"] | None = None  #: under resume: the earlier result stands, or its workspace is graded again
+    gated: bool = False  #: under regrade: nothing is kept of it, but it is one of the repeats that its gate was judged by
+    again: str = ""  #: under resume: why an earlier result does not stand
     configuration: str | None = None  #: how its agent is started, in one word that tells nothing; of a run with a canary
 
     @property
     def is_canary(self) -> bool:
         """Whether the rest waits for its verdict."""
         return CANARY in self.tags
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is in the run as far as the gate over its repeats is concerned."""
+        return self.starts or self.resumed is not None or self.gated
+
+    @property
+    def is_of_suite(self) -> bool:
+        """Whether figures over its task's trials are of interest: it has rows, or thresholds for them."""
+        return self.row_id is not None or bool(self.thresholds)
 
     def gate(self, status: str) -> Gate | None:
         """What a final status means for the rest; None for other trials, and for a canary that was not run."""
@@ -48,18 +69,27 @@ class PlannedTrial(Model):
         return "held" if status == {"pass": "passed", "fail": "failed"}.get(self.expect) else "fell"
 
 
-def planned(trial: Trial, *, starts: bool = True, configuration: str | None = None) -> PlannedTrial:
-    """The plan's line of a trial."""
+def planned(trial: Trial, *, starts: bool = True, configuration: str | None = None, decision: Decision | None = None) -> PlannedTrial:
+    """The plan's line of a trial. `decision`: what resume makes of its earlier result."""
+    kind = decision.kind if decision is not None else "run"
+    user = trial.simulation.agent if trial.simulation is not None else None
+    resumed = kind if kind in ("keep", "grade") else None
     return PlannedTrial(
         node_id=trial.node_id,
         task_id=trial.task_id,
         variant_id=trial.variant_id,
         row_id=trial.row_id,
         repeat=trial.repeat,
+        repeats=trial.repeats,
+        rows=trial.rows,
+        min_passes=trial.min_passes,
+        thresholds=tuple((n, c["type"], c["suite_thresholds"]) for n, c in enumerate(trial.criteria) if c.get("suite_thresholds")),
         folder=trial.folder,
         task_file=trial.task_file,
         agent=trial.agent.type,
         model=trial.agent.model,
+        user=None if user is None else user.type,
+        users_variables=() if user is None else tuple(sorted(user.env)),
         driver=trial.sandbox.driver,
         limits=trial.limits.model_dump(exclude_none=True),
         expect=trial.expect,
@@ -67,16 +97,28 @@ def planned(trial: Trial, *, starts: bool = True, configuration: str | None = No
         variables=tuple(sorted({*trial.sandbox.env, *trial.agent.env})),
         marked=trial.marked,
         xfail=trial.xfail,
-        starts=starts,
+        starts=starts and kind == "run",
+        resumed=resumed,
+        gated=decision is not None and decision.gated,
+        again=decision.why if decision is not None else "",
         configuration=configuration,
     )
 
 
 def make_plan(
-    run_id: str, version: str, rootdir: str, options: RunOptions, trials: Iterable[PlannedTrial], *, experiment: str | None = None
+    run_id: str,
+    version: str,
+    rootdir: str,
+    options: RunOptions,
+    trials: Iterable[PlannedTrial],
+    *,
+    experiment: str | None = None,
+    calls: bool = False,
+    redactor: Redactor,
 ) -> dict[str, Any]:
-    """plan.json. It must not differ between the processes of a run: no times, no worker in it."""
+    """plan.json. It must not differ between the processes of a run: no times, no worker in it. `calls`: tests may call further trials."""
     shown = {k: v for k, v in dataclasses.asdict(options).items() if k != "secrets"}
+    shown["set"] = redactor.json(options.set)
     return {
         "schema_version": "1",
         "run_id": run_id,
@@ -84,5 +126,6 @@ def make_plan(
         "rootdir": rootdir,
         "experiment": experiment,
         "options": shown,
+        "calls": calls,
         "trials": [t.model_dump(mode="json") for t in trials],
     }

@@ -11,8 +11,8 @@ from typing import Any
 
 from pytest_codeprobe.errors import error_codes
 from pytest_codeprobe.options import OPTIONS, Option, RunOptions, spelled
-from pytest_codeprobe.run.book import Final
 from pytest_codeprobe.run.envelope import ErrorEntry
+from pytest_codeprobe.run.final import Final
 
 _BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
 #: code -> the setting that lets the same call go through, and its value. Callers run such a command without asking anybody: none may
@@ -57,6 +57,16 @@ class Invocation:
             rest = [*(rest or ["--"]), *(["--lf"] if "--lf" not in rest else [])]
         elif failed_only and "--lf" not in ours:
             ours.append("--lf")
+        return (*self.program, *ours, *rest)
+
+    def resumed(self, run_dir: str) -> tuple[str, ...]:
+        """The same call, to go on with what it has left in its run dir."""
+        at = self.arguments.index("--") if "--" in self.arguments else len(self.arguments)
+        ours, rest = list(self.arguments[:at]), list(self.arguments[at:])
+        resume, place = _BY_NAME["resume"], _BY_NAME["run-dir"]
+        flags = {resume.flag, *resume.cli}
+        ours = [argument for argument in _without(ours, place, console=self.console) if argument not in flags]
+        ours += [resume.cli[0] if self.console else resume.flag, *_given(place, run_dir, console=self.console)]
         return (*self.program, *ours, *rest)
 
     def help(self) -> tuple[str, ...]:
@@ -107,6 +117,8 @@ def _command(line: ErrorEntry, called: Invocation, options: RunOptions | None) -
         now = getattr(options, _BY_NAME[correction[0]].field, None)
         if now != correction[1]:
             return called.again(*correction)
+    if line.code == "INTERRUPTED" and called.command == "run" and line.detail.get("run_dir"):
+        return called.resumed(str(line.detail["run_dir"]))
     if line.code == "NO_TASKS" and "rootdir" in line.detail:
         return ("pytest", "--collect-only", "-q", str(line.detail["rootdir"]))
     if line.code in _DOCTOR and called.command != "doctor":

@@ -12,6 +12,8 @@ from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Clock
 from pytest_codeprobe.text import json_line
 
+_EVENTS = frozenset(("trial_started", "trial_retried", "transcript", "call_began", "call_ended"))
+
 _log = logging.getLogger(__name__)
 #: a FIFO that somebody put there must not hold up a trial
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -42,7 +44,7 @@ def spooled(line: bytes) -> dict[str, Any] | None:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict) or fields.get("event") not in ("trial_started", "trial_retried", "transcript"):
+    if not isinstance(fields, dict) or fields.get("event") not in _EVENTS:
         return None
     fitting = isinstance(fields.get("node_id"), str) and type(fields.get("attempt", 1)) is int
     if fields["event"] == "transcript":

@@ -15,6 +15,11 @@ KNOWN_CRITERIA = frozenset((
     "command_order", "commands_efficiency", "cli_called", "skill_triggered", "tool_used", "classification_match",
     "answer_contains", "limits", "llm_judge", "agent_judge", "python",
 ))  # fmt: skip
+#: criteria of other systems that only these can hold, and why
+_ELSEWHERE: Mapping[str, str] = {
+    "uipath_eval": "it is graded by that vendor's own program; a run_command with score_from_stdout can call it",
+    "system_one_judge": "it asks a service of one vendor; llm_judge with a rubric is what asks any model",
+}
 KNOWN_AGENTS = frozenset((
     "claude", "codex", "opencode", "pi", "gemini", "qwen", "copilot", "mini-swe-agent", "aider", "acp", "command", "scripted",
     "oracle", "nop", "none",
@@ -22,6 +27,15 @@ KNOWN_AGENTS = frozenset((
 KNOWN_DRIVERS = frozenset(("auto", "tempdir", "bubblewrap", "docker"))
 
 Found = Iterator[tuple[FieldPath, str]]
+
+
+def why_no_criterion(kind: str, known: Iterable[str]) -> str:
+    """Why there is no criterion of a type, as a sentence; `known` are those that there are."""
+    if (why := _ELSEWHERE.get(kind)) is not None:
+        return f"criterion {kind!r} is not available yet: {why}"
+    if kind in KNOWN_CRITERIA:
+        return f"criterion {kind!r} is not available yet"
+    return f"unknown criterion {kind!r}{did_you_mean(kind, {*known, *KNOWN_CRITERIA})}"
 
 
 def check_driver(name: str, drivers: Iterable[str], spelled: str) -> None:
@@ -39,34 +53,32 @@ def check_driver(name: str, drivers: Iterable[str], spelled: str) -> None:
 def of_task(task: Task) -> Found:
     """Fields of the task itself: where, and a sentence."""
     asked: dict[str, bool] = {
-        "dataset": task.dataset is not None,
-        "simulation": task.simulation is not None,
-        "repeats": task.repeats > 1,
-        "min_passes": task.min_passes is not None,
         "gateway": task.gateway != "auto",
-        "dialect": task.dialect != "native",
-        "expected_commands": task.expected_commands is not None,
     }
     for name, is_asked in asked.items():
         if is_asked:
             value = getattr(task, name)
             yield (name,), f"{name}{f': {shown_plain(value)}' if isinstance(value, int | str) else ''} is not available yet"
-    for number, criterion in enumerate(task.success_criteria):
-        if criterion.get("suite_thresholds") is not None:
-            path = ("success_criteria", number, "suite_thresholds")
-            yield path, f"{dotted(path)} is not available yet"
 
 
 def of_sandbox(sandbox: Mapping[str, Any]) -> Found:
     """Fields of the resolved sandbox that no driver of this version holds; what one of them can't hold it says itself (`unsupported`)."""
     setup = sandbox.get("setup") or {}
-    later: dict[FieldPath, Any] = {("sandbox", "setup", name): setup.get(name) for name in ("python", "node")}
-    for path, value in later.items():
-        if value:
+    for name in ("python", "node"):
+        if any((setup.get(name) or {}).values()):
+            path: FieldPath = ("sandbox", "setup", name)
             yield path, f"{dotted(path)} is not available yet"
     for number, source in enumerate(sandbox.get("template_sources") or ()):
         if source.get("type") == "repo":
             yield ("sandbox", "template_sources", number), "a template source of type repo is not available yet"
+
+
+def of_empty_setup(sandbox: Mapping[str, Any]) -> Found:
+    """Environments without any package, which a workspace has no less of without them."""
+    for name, found in (("python", "the interpreter that runs pytest"), ("node", "what is on PATH")):
+        value = (sandbox.get("setup") or {}).get(name)
+        if value is not None and not any(value.values()):
+            yield ("sandbox", "setup", name), f"sandbox.setup.{name} without packages is not available yet: commands find {found}"
 
 
 def shown_plain(value: Any) -> str:

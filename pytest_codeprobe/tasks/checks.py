@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pytest_codeprobe.errors import did_you_mean
+from pytest_codeprobe.model import metrics
 from pytest_codeprobe.model.config import AgentConfig, SandboxConfig
 from pytest_codeprobe.model.context import Registry
 from pytest_codeprobe.model.criterion import Criterion
@@ -29,11 +31,40 @@ def check_task(task: Task, criteria: Sequence[Criterion | None], registry: Regis
     for number, name in enumerate(task.fixtures):
         if not name.isidentifier():
             add(("fixtures", number), f"'fixtures[{number}]' must be the name of a fixture, not {name!r}")
+    for number, criterion in enumerate(criteria):
+        if criterion is not None and task.expected_commands is None and getattr(criterion, "expected_commands", 0) is None:
+            where: FieldPath = ("success_criteria", number)
+            add(where, f"'{dotted(where)}' needs 'expected_commands', here or in the task")
+        if criterion is not None and criterion.suite_thresholds:
+            _thresholds(criterion, number, add)
     if _is_without_agent(task, registry):
         for number, criterion in enumerate(criteria):
             if criterion is not None and criterion.needs_session:
                 at: FieldPath = ("success_criteria", number, "type")
                 add(at, f"criterion {criterion.type!r} needs a session, and a task of agent 'none' has none")
+
+
+def _thresholds(criterion: Criterion, number: int, add: Add) -> None:
+    for metric in criterion.suite_thresholds or ():
+        at: FieldPath = ("success_criteria", number, "suite_thresholds", metric)
+        known = (*metrics.PLAIN, *(metrics.CLASSIFICATION if criterion.classifies else ()))
+        if not metrics.is_known(metric):
+            add(at, f"unknown metric {metric!r}{did_you_mean(metric, known)} in '{dotted(at[:-1])}'")
+        elif metric not in metrics.PLAIN and not criterion.classifies:
+            add(at, f"metric {metric!r} is only for a criterion that classifies, which {criterion.type!r} does not")
+        elif (label := metrics.label_of(metric)) is not None:
+            _label(criterion, metric, label, at, add)
+
+
+def _label(criterion: Criterion, metric: str, label: str, at: FieldPath, add: Add) -> None:
+    """A figure of a class that can't be would be 0 for ever."""
+    labels = criterion.labels()
+    if label in (metrics.NO_ANSWER, metrics.OTHER_ANSWER):
+        add(at, f"{label!r} in '{dotted(at[:-1])}' is no class: it stands for an answer that is none")
+    elif labels is not None and label not in labels:
+        head = metric.partition(".")[0]
+        near = did_you_mean(metric, [f"{head}.{known}" for known in labels])
+        add(at, f"metric {metric!r} in '{dotted(at[:-1])}' is of no label that there is{near}: those are {', '.join(labels)}")
 
 
 def _prompt(task: Task, registry: Registry, add: Add) -> None:

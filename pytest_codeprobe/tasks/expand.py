@@ -1,298 +1,304 @@
-"""From a loaded task to its trials: layers merged, prompt read, everything absolute, nothing asked for in vain."""
+"""From a loaded task to its trials: for each row, variant and repeat one, with layers merged and everything absolute."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel, ValidationError
 
-from pytest_codeprobe.errors import CodeprobeError, did_you_mean
-from pytest_codeprobe.model.agent import Agent
-from pytest_codeprobe.model.base import SourcedFloat, SourcedInt
-from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
-from pytest_codeprobe.model.trial import HIDDEN_ROLES, FileRef, Trial
-from pytest_codeprobe.options import RunOptions
-from pytest_codeprobe.tasks import availability, sentences
-from pytest_codeprobe.tasks.availability import shown_plain
-from pytest_codeprobe.tasks.layers import Layer, combine, lookup, without_foreign_fields
-from pytest_codeprobe.tasks.load import LoadedTask, LoadSettings
-from pytest_codeprobe.tasks.problems import FieldPath, Problems, dotted, undotted
-
-#: (table, field, field of RunOptions that sets it)
-_FLAGS = (
-    ("agent", "type", "agent"),
-    ("agent", "model", "model"),
-    ("agent", "permission_mode", "permission_mode"),
-    ("sandbox", "driver", "driver"),
-    ("run_limits", "task_timeout", "timeout"),
-)
-_ALWAYS = frozenset({"type", "env", "permission_mode"})  #: agent fields that need no entry in Agent.supports
+from pytest_codeprobe.model.base import plain
+from pytest_codeprobe.model.config import AgentConfig, PreRunCommand, RunLimits, SandboxConfig, Simulation, TaskCommand
+from pytest_codeprobe.model.trial import FileRef, Spelled, Trial
+from pytest_codeprobe.tasks import sentences
+from pytest_codeprobe.tasks.configure import Configuration, Layers
+from pytest_codeprobe.tasks.dataset.rows import Row
+from pytest_codeprobe.tasks.dataset.sampling import Sampling, SamplingProblem, sampled
+from pytest_codeprobe.tasks.dataset.substitution import SubstitutionProblem, substituted, without_row
+from pytest_codeprobe.tasks.dialect import CODER_EVAL
+from pytest_codeprobe.tasks.experiment_layers import ChosenVariant
+from pytest_codeprobe.tasks.experiments import Experiment
+from pytest_codeprobe.tasks.heads import Resolved
+from pytest_codeprobe.tasks.load import LoadedTask, LoadSettings, TaskDataset
+from pytest_codeprobe.tasks.problems import FieldPath, Problems, dotted
+from pytest_codeprobe.tasks.prompts import PREAMBLES, PromptProblem, find_preamble, mutated, preamble_text, steps_of, with_preambles
 
 
-def expand(
-    loaded: LoadedTask,
-    *,
-    settings: LoadSettings,
-    options: RunOptions,
-    defaults: Mapping[str, Any],
-    node_id: str,
-) -> list[Trial]:
-    """The trials of a task, in their order. CodeprobeError if it asks for what nothing can do here.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is the same for all tasks of a run."""
 
-    `defaults` is what load_defaults() gave. A task without an agent becomes a trial whose agent.type is None.
-    """
-    return [_Expansion(loaded, settings, options, defaults).trial(node_id)]
-
-
-@dataclass(slots=True)
-class _Expansion:
-    loaded: LoadedTask
     settings: LoadSettings
-    options: RunOptions
-    defaults: Mapping[str, Any]
-    problems: Problems = field(init=False)
-    notes: list[str] = field(default_factory=list)
-    values: dict[str, Any] = field(default_factory=dict)  #: the layers as one
-    layers: list[Layer] = field(default_factory=list)
+    experiment: Experiment
+    flags: Layers  #: without a variant
+    repeats: int | None = None  #: instead of what the layers say
+    sample: int | None = None  #: rows of each dataset
+    sample_per_stratum: int | None = None
+    drawn_seed: int = 0  #: for datasets whose seed is null
+    include_skipped: bool = False  #: `skip` of a task counts for nothing
 
-    def __post_init__(self) -> None:
-        self.problems = Problems(self.loaded.name)
 
-    def trial(self, node_id: str) -> Trial:
-        for path, message in availability.of_task(self.loaded.task):
-            self._add(path, message)
-        self._merge()
-        agent = self._agent()
-        driver = self._driver()
-        self._hold_sandbox()
-        if agent is not None:
-            self._hold_agent(agent)
-        self.problems.check()
-        trial = self._build(node_id, agent)
-        self._keep_hidden(trial)
-        if self._ask(trial, agent, driver):
-            trial = self._build(node_id, agent)
-        self.problems.check()
-        return trial
+class Expansion:
+    """A task on its way to its trials. CodeprobeError where it asks for what nothing can do here."""
 
-    # ------------------------------------------------------------------ layers
+    def __init__(self, loaded: LoadedTask, plan: Plan) -> None:
+        self.loaded, self.plan = loaded, plan
+        dataset = loaded.dataset
+        self.rows: tuple[Row, ...] = ()  #: those that run
+        self.left_out: tuple[Row, ...] = ()  #: by sampling
+        #: how the settings came to be, under each variant; of a task with a dataset, of its first row. Filled by trials()
+        self.resolved: list[Resolved] = []
+        self._named: dict[str, tuple[str | None, str | None]] = {}  #: row and variant of each name, case ignored
+        if dataset is not None:
+            self.rows = tuple(self._sampled(dataset))
+            chosen = {row.id for row in self.rows}
+            self.left_out = tuple(row for row in dataset.rows if row.id not in chosen)
 
-    def _merge(self) -> None:
-        layers = [
-            Layer(name="default", values=self.defaults),
-            Layer(name="task", values=self.loaded.layer),
-            Layer(name="flags", values=self._flags()),
-        ]
-        self.layers = without_foreign_fields(layers, self.settings.agent_names)
-        self.values = combine(self.layers)
+    def _sampled(self, dataset: TaskDataset) -> list[Row]:
+        spec, plan = dataset.spec, self.plan
+        seed = plan.drawn_seed if spec.sample_seed is None else spec.sample_seed
+        sampling = Sampling(
+            rows=plan.sample,
+            per_stratum=plan.sample_per_stratum or spec.sample_per_stratum,
+            field=spec.stratify_field,
+            seed=0 if plan.sample is not None else seed,
+        )
+        try:
+            return sampled(dataset.rows, sampling)
+        except SamplingProblem as problem:
+            raise self.loaded.error(("dataset",), str(problem)) from problem
 
-    def _flags(self) -> dict[str, Any]:
-        flags: dict[str, dict[str, Any]] = {}
-        for table, field_name, option in _FLAGS:
-            value = getattr(self.options, option)
-            if value is not None and not (table == "agent" and self._is_without_agent()):
-                flags.setdefault(table, {})[field_name] = value
-        return flags
+    def tasks(self) -> Iterator[LoadedTask]:
+        """The task with the values of each row that runs; as it is without a dataset."""
+        dataset = self.loaded.dataset
+        if dataset is None:
+            yield self.loaded
+            return
+        for row in self.rows:
+            yield self.loaded if row is self.loaded.row else dataset.read(row)
 
-    def _is_without_agent(self) -> bool:
-        """Whether the file itself says `agent.type: none`, which no flag changes."""
-        name = lookup(self.loaded.layer, ("agent", "type"))
-        found = self._known_agent(str(name)) if name is not None else None
-        return name == "none" or (found is not None and found.name == "none")
+    def trials(self, task: LoadedTask) -> Iterator[Trial]:
+        """Those of one row: for each variant and repeat one. Its node id is the name of its item."""
+        for variant in self.plan.experiment.variants:
+            one = _Variant(task, self.plan, variant, len(self.rows) or 1)
+            for trial in one.trials():
+                self._is_unique(trial.node_id, trial.row_id, trial.variant_id)
+                yield trial
+            if len(self.resolved) < len(self.plan.experiment.variants):
+                self.resolved.append(one.resolved())
 
-    def _flag_for(self, path: FieldPath) -> str | None:
-        """The option that sets a field, if its flag stands on the command line."""
-        name = next((option.replace("_", "-") for *at, option in _FLAGS if tuple(at) == path), None)
-        given = name in self.options.on_command_line and lookup(self.layers[-1].values, path) is not None
-        return f"--codeprobe-{name}" if given else None
+    def names_left_out(self) -> Iterator[str]:
+        """Names of the items that sampling leaves out."""
+        for variant in self.plan.experiment.variants if self.left_out else ():
+            one = _Variant(self.loaded, self.plan, variant, len(self.rows))
+            for row in self.left_out:
+                for name in (one.name(repeat, row) for repeat in range(1, one.repeats + 1)):
+                    self._is_unique(name, row.id, variant.name)
+                    yield name
 
-    def _task_sets(self, path: FieldPath) -> bool:
-        """Whether the task's own layer still has the field, after foreign agent fields are gone."""
-        return lookup(self.layers[1].values, path) is not None
-
-    # ------------------------------------------------------------------- agent
-
-    def _known_agent(self, name: str) -> Agent | None:
-        return self.settings.agents_by_name.get(name)
-
-    def _agent(self) -> Agent | None:
-        """The adapter; UNKNOWN_BACKEND for a flag's unknown name. None where no agent is chosen."""
-        name = lookup(self.values, ("agent", "type"))
-        if name is None:
-            return None
-        agent = self._known_agent(str(name))
-        if agent is not None:
-            self.values["agent"]["type"] = agent.name
-            return agent
-        if lookup(self.layers[-1].values, ("agent", "type")) is None and name in availability.KNOWN_AGENTS:
-            self._add(("agent", "type"), f"agent {name!r} is not available yet")
-            return None
-        return self.settings.registry.agent(str(name))  # raises
-
-    def _hold_agent(self, agent: Agent) -> None:
-        """Fields that the agent can't honour: a fault if set for it, else left out with a note."""
-        fields: dict[str, Any] = self.values.get("agent", {})
-        for name in list(fields):
-            if name == agent.name or name not in AgentConfig.model_fields:
-                if name != agent.name:
-                    del fields[name]  # another agent's own table
-                continue
-            if name in _ALWAYS or name in agent.supports or fields[name] == AgentConfig.model_fields[name].default:
-                continue
-            self._refuse(("agent", name), f"agent.{name} is not supported by {agent.name}")
-        mode = fields.get("permission_mode", "auto")
-        if mode not in agent.permission_modes:
-            self._refuse_mode(agent, str(mode))
-
-    def _refuse_mode(self, agent: Agent, mode: str) -> None:
-        path: FieldPath = ("agent", "permission_mode")
-        if flag := self._flag_for(path):
-            raise CodeprobeError(
-                "INVALID_PERMISSION_MODE",
-                f"{flag}: {mode!r} is not supported by {agent.name}",
-                remediation=f"It takes: {', '.join(agent.permission_modes)}. Which of them it gets is for a human to decide.",
-                detail={"agent": agent.name, "mode": mode, "supported": list(agent.permission_modes)},
+    def _is_unique(self, name: str, row: str | None, variant: str | None) -> None:
+        """TASK_INVALID where two trials would have one name: pytest would run both as one, and one record would be lost."""
+        if not self.plan.experiment.compares:
+            return  # rows are told apart by their ids already
+        other = self._named.setdefault(name.casefold(), (row, variant))
+        if other != (row, variant):
+            both = " and ".join(
+                " of ".join([*([f"row {a!r}"] if a is not None else []), f"variant {b!r}"]) for a, b in (other, (row, variant))
             )
-        self._refuse(path, f"agent.permission_mode: {mode} is not supported by {agent.name}")
+            raise self.loaded.error(("task_id",), f"{both} would both be {name!r}; give one of them another id")
 
-    def _refuse(self, path: FieldPath, message: str) -> None:
-        """An agent field counts as set for the agent where its layer names a type, or where it is a flag's."""
-        flag = self._flag_for(path)
-        if flag is not None:
-            self._add(path, f"{message} (set by {flag})")
-        elif self._task_sets(path) and self._task_sets(("agent", "type")):
-            self._add(path, message)
-        else:
-            self._leave_out(path, message)
 
-    # ----------------------------------------------------------------- sandbox
+def expand(loaded: LoadedTask, plan: Plan) -> Iterator[Trial]:
+    """All trials of a task, in their order. A task without an agent becomes trials whose agent.type is None."""
+    expansion = Expansion(loaded, plan)
+    for task in expansion.tasks():
+        yield from expansion.trials(task)
 
-    def _driver(self) -> str:
-        path: FieldPath = ("sandbox", "driver")
-        name = str(lookup(self.values, path) or "auto")
-        drivers = self.settings.registry.drivers
-        if self.options.driver is not None:
-            availability.check_driver(name, drivers, self._flag_for(path) or "codeprobe_driver")
-        known = {*drivers, *availability.KNOWN_DRIVERS}
-        if name in known:
-            return name
-        self._add(path, f"unknown driver {name!r}{did_you_mean(name, known)}")
-        return "auto"
 
-    def _hold_sandbox(self) -> None:
-        found = list(availability.of_sandbox(self.values.get("sandbox", {})))
-        for path, message in reversed(found):  # from the end, so that leaving out an entry moves no other
-            if self._wanted(path):
-                self._add(self._own(path) or path, message)
-            else:
-                self._leave_out(path, message)
+def explained(loaded: LoadedTask, plan: Plan) -> Iterator[Resolved]:
+    """How a task's settings come to be under each variant, whether or not anything can do what they ask for."""
+    for variant in plan.experiment.variants:
+        around = Layers(below=plan.flags.below, variant=variant.layer, flags=plan.flags.flags, given=plan.flags.given)
+        one = Configuration(loaded, plan.settings, around, holds=False)
+        settings, found = one.resolved()
+        repeats = plan.repeats or one.values.get("repeats") or 1
+        owners = {path: list(owner) for path, owner in found.items()}
+        yield Resolved(loaded.task.task_id, variant.name, {**settings, "repeats": repeats}, owners)
 
-    def _wanted(self, path: FieldPath) -> bool:
-        own = self._own(path)
-        return own is not None and (self._flag_for(path) is not None or self._task_sets(own))
 
-    def _own(self, path: FieldPath) -> FieldPath | None:
-        """The path in the task's layer, where entries of template_sources may stand elsewhere; None: another layer's entry."""
-        if path[:2] != ("sandbox", "template_sources") or len(path) < 3:
-            return path
-        source = lookup(self.values, path[:3])
-        own = lookup(self.layers[1].values, path[:2]) or []
-        return (*path[:2], own.index(source), *path[3:]) if source in own else None
+class _Variant:
+    """A task (and row) under one variant."""
 
-    def _keep_hidden(self, trial: Trial) -> None:
-        """A template inside of what the agent must not see would show it nothing else."""
-        hidden = {ref.path: ref.role for ref in trial.manifest if ref.role in HIDDEN_ROLES}
-        for number, source in enumerate(trial.sandbox.template_sources):
-            places = (source.path, *map(str, Path(source.path).parents)) if source.path is not None else ()
-            if role := next((hidden[place] for place in places if place in hidden), None):
-                path: FieldPath = ("sandbox", "template_sources", number, "path")
-                what = "hidden tests" if role == "hidden" else role
-                self._add(self._own(path) or path, f"'{dotted(path)}' names what the agent must not see: the task's {what}")
+    def __init__(self, loaded: LoadedTask, plan: Plan, variant: ChosenVariant, rows: int) -> None:
+        self.loaded, self.plan, self.variant, self.rows = loaded, plan, variant, rows
+        around = Layers(below=plan.flags.below, variant=variant.layer, flags=plan.flags.flags, given=plan.flags.given)
+        self.configured = Configuration(loaded, plan.settings, around)
+        self.repeats: int = plan.repeats or self.configured.values.get("repeats") or 1
 
-    # ------------------------------------------------------------------- faults
+    def trials(self) -> Iterator[Trial]:
+        """One for each repeat."""
+        first = self._build()
+        self.configured.keep_hidden(first)
+        if self.configured.ask(first):
+            first = self._build()
+        yield first
+        for repeat in range(2, self.repeats + 1):
+            yield first.model_copy(update=self._identity(repeat))
 
-    def _add(self, path: FieldPath, message: str) -> None:
-        self.problems.add(self.loaded.place(path), path, message)
+    def resolved(self) -> Resolved:
+        """How its settings came to be."""
+        settings, found = self.configured.resolved()
+        owners = {path: list(owner) for path, owner in found.items()}
+        return Resolved(self.loaded.task.task_id, self.variant.name, {**settings, "repeats": self.repeats}, owners)
 
-    def _leave_out(self, path: FieldPath, message: str) -> None:
-        """Take a field away that only a default (or a layer that names no agent) set."""
-        holder = lookup(self.values, path[:-1])
-        if isinstance(holder, dict):
-            holder.pop(path[-1], None)
-        elif isinstance(holder, list) and isinstance(path[-1], int):
-            del holder[path[-1]]
-        self.notes.append(f"{message}; it is left out")
+    def name(self, repeat: int, row: Row | None) -> str:
+        """Of the item of one repeat: `cls[row-7-sonnet-r2]`."""
+        parts = [f"row-{row.id}"] if row is not None else []
+        if self.variant.name is not None and self.plan.experiment.compares:
+            parts.append(self.variant.name)
+        if self.repeats > 1:
+            parts.append(f"r{repeat:0{len(str(self.repeats))}d}")
+        task_id = self.loaded.task.task_id
+        return f"{task_id}[{'-'.join(parts)}]" if parts else task_id
 
-    def _ask(self, trial: Trial, agent: Agent | None, driver: str) -> bool:
-        """What agent and driver have to say about the trial; whether something was left out, so that it is made anew."""
-        changed = False
-        if agent is not None:
-            for name, words in agent.problems(trial):
-                path = undotted(name)
-                self._add(path, words if words.startswith(name) else sentences.about(path, words))
-        chosen = self.settings.registry.drivers.get("tempdir" if driver == "auto" else driver)
-        for name, holds in chosen.unsupported(trial) if chosen is not None else ():
-            path = undotted(name)
-            value = lookup(self.values, path)
-            said = f"{name}: {shown_plain(value)}" if isinstance(value, str | int | float | list) else name
-            message = f"{said} needs {holds}"
-            if value is None or self._wanted(path):
-                self._add(self._own(path) or path, message)
-            else:
-                self._leave_out(path, message)
-                changed = True
-        return changed
+    def _identity(self, repeat: int) -> dict[str, Any]:
+        row = self.loaded.row
+        folders = [self.variant.name or "default", self.loaded.task.task_id.replace("/", "__")]
+        if row is not None:
+            folders.append(f"row-{row.id}")
+        return {"node_id": self.name(repeat, row), "repeat": repeat, "folder": "/".join([*folders, f"r{repeat:03d}"])}
 
-    # -------------------------------------------------------------------- trial
+    def _gate(self) -> int | None:
+        """How many repeats must pass; None without a gate."""
+        wanted = self.loaded.task.min_passes
+        if wanted is None:
+            return None
+        own = self.configured.below("variant").get("repeats") or 1
+        if wanted > own:
+            raise self.loaded.error(("min_passes",), f"'min_passes' must be at most the {own} repeats that there are, not {wanted}")
+        scaled = math.ceil(wanted * self.repeats / own)
+        if scaled != wanted:
+            task_id = self.loaded.task.task_id
+            self.configured.notes.append(f"{task_id}: {wanted} of {own} repeats that must pass have become {scaled} of {self.repeats}")
+        return scaled
 
-    def _build(self, node_id: str, agent: Agent | None) -> Trial:
+    def _build(self) -> Trial:
         loaded, task = self.loaded, self.loaded.task
-        agent_values = dict(self.values.get("agent", {}))
-        if agent is None:
-            agent_values.pop("type", None)
-        sandbox = self._table(SandboxConfig, "sandbox", self.values.get("sandbox", {}))
+        sandbox = self._table(SandboxConfig, "sandbox")
+        min_passes = self._gate()
         return Trial(
-            node_id=node_id,
+            **self._identity(1),
             task_id=task.task_id,
-            folder=f"default/{task.task_id.replace('/', '__')}/r001",
+            variant_id=self.variant.name,
+            row_id=None if loaded.row is None else loaded.row.id,
+            row=None if loaded.row is None else plain(loaded.row.values),
+            rows=self.rows,
+            repeats=self.repeats,
+            min_passes=min_passes,
             task_file=str(loaded.file),
             line=loaded.line,
-            prompt=loaded.prompt,
+            prompt=self._prompt(),
             description=task.description,
             tags=task.tags,
             metadata=plain(task.metadata),
-            agent=self._table(AgentConfig, "agent", agent_values),
+            agent=self._table(AgentConfig, "agent"),
             sandbox=sandbox,
-            limits=self._table(RunLimits, "run_limits", self.values.get("run_limits", {})),
+            limits=self._table(RunLimits, "run_limits"),
             criteria=tuple(c.model_dump(mode="json", exclude_unset=True) for c in loaded.criteria),
             pass_score=task.pass_score,
+            expected_commands=task.expected_commands,
             reference=task.reference,
             solution=task.solution,
-            pre_run=task.pre_run,
-            post_run=task.post_run,
-            skip=task.skip_reason,
+            pre_run=self._commands(PreRunCommand, "pre_run"),
+            post_run=self._commands(TaskCommand, "post_run"),
+            simulation=self._simulation(),
+            skip=None if self.plan.include_skipped else task.skip_reason,
             xfail=task.xfail,
             expect=task.expect,
             manifest=tuple(dict.fromkeys(_manifest(loaded, sandbox))),
-            notes=tuple(self.notes),
+            spelled=tuple(Spelled(path=path, text=text) for path, text in self.configured.spelled()),
+            host_environment=loaded.dialect == CODER_EVAL,
+            notes=tuple(self.configured.notes),
         )
 
-    def _table(self, model: Any, name: str, values: Mapping[str, Any]) -> Any:
+    # ---- parts
+
+    def _prompt(self) -> str | None:
+        """The task's, or the variant's instead; mutated, and with preambles behind it."""
+        variant = self.variant
+        prompt = variant.prompt or self.loaded.prompt
+        if prompt is None:
+            return None
+        name = "prompt_mutations" if variant.prompt is None else "initial_prompt"
+        try:
+            if variant.prompt is None:
+                prompt = mutated(prompt, steps_of((*self.plan.experiment.mutations, *variant.mutations)), self._with_values)
+            else:
+                prompt = self._with_values(prompt)
+            if variant.preambles:
+                prompt = with_preambles(prompt, self._preambles())
+        except PromptProblem as problem:
+            self._fault(f"{problem} (task {self.loaded.task.task_id!r})")
+        except SubstitutionProblem as problem:
+            self._fault(f"'{name}' {problem} (task {self.loaded.task.task_id!r})", (name,))
+        return prompt
+
+    def _with_values(self, text: str) -> str:
+        """What an experiment says to each task, with this one's row in it."""
+        row = self.loaded.row
+        return without_row(text) if row is None else substituted(text, row.values)
+
+    def _preambles(self) -> Iterator[str]:
+        rootdir, folder = self.plan.settings.rootdir, self.loaded.file.parent
+        repository = self.plan.settings.places.repository_of(folder) or rootdir
+        variables = {"task_id": self.loaded.task.task_id, "repo_name": repository.name, "repo_path": "."}
+        places = (folder, rootdir / PREAMBLES, Path.home() / PREAMBLES)
+        for name in self.variant.preambles:
+            yield preamble_text(find_preamble(name, places), variables)
+
+    def _fault(self, message: str, path: FieldPath = ()) -> NoReturn:
+        """At the variant, else at the defaults of the experiment."""
+        own = self.variant.layer if self.variant.mutations or path != ("prompt_mutations",) else None
+        layer = own or self.plan.experiment.layers[-1]
+        problems = Problems(layer.file or self.loaded.name)
+        problems.add(layer.place(path), (*layer.at, *path), message)
+        problems.raise_first()
+
+    def _commands(self, model: Any, name: str) -> Any:
+        configured = self.configured
+        own = configured.is_the_tasks(name) or not configured.values.get(name)
+        return getattr(self.loaded.task, name) if own else tuple(map(model.model_validate, configured.values[name]))
+
+    def _simulation(self) -> Simulation | None:
+        """Of an agent that can hold a dialog, with who plays the user."""
+        values, judge = self.configured.values.get("simulation"), self.plan.experiment.judge
+        found = None if values is None else self._valid(Simulation, values, "simulation")
+        simulation = self.configured.hold_simulation(found, None if judge is None else judge.model)
+        if simulation is None and self.configured.agent is not None and self.configured.agent.is_session:
+            self.configured.need_prompt(self.variant.prompt or self.loaded.prompt)
+        return simulation
+
+    def _table(self, model: Any, name: str) -> Any:
         """The layers are valid one by one; together they may break a rule that spans fields."""
+        values = self.configured.table(name)
         if not values:
             return _empty(model)
-        alone = all(layer.name == "task" for layer in self.layers if layer.values.get(name))
-        if alone and values == self.loaded.layer.get(name):
+        if self.configured.is_the_tasks(name) and (name != "agent" or self.configured.agent is not None):
             return getattr(self.loaded.task, name)  # as its file says it: validated already
+        return self._valid(model, values, name)
+
+    def _valid(self, model: Any, values: Mapping[str, Any], name: str) -> Any:
+        loaded = self.loaded
         try:
             return model.model_validate(values)
         except ValidationError as error:
-            sentences.report(error, values, model, self.problems, self.loaded.document, (*self.loaded.at, name), prefix=(name,))
-            self.problems.raise_first()
+            problems = Problems(loaded.name)
+            sentences.report(error, values, model, problems, loaded.document, (*loaded.at, name), prefix=(name,))
+            problems.raise_first()
 
 
 @functools.cache
@@ -309,15 +315,4 @@ def _manifest(loaded: LoadedTask, sandbox: SandboxConfig) -> Iterator[FileRef]:
             yield FileRef(path=source.path, role="template")
 
 
-def plain(value: Any) -> Any:
-    """The value without the numbers that remember their spelling, in containers of its own."""
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [plain(v) for v in value]
-    if isinstance(value, SourcedInt):
-        return int(value)
-    return float(value) if isinstance(value, SourcedFloat) else value
-
-
-__all__ = ["dotted", "expand", "plain"]
+__all__ = ["Plan", "dotted", "expand", "plain"]

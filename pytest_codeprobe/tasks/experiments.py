@@ -1,120 +1,47 @@
-"""Experiment files: where one lies, what may stand in it, and what of it this version can honour.
-
-Of an experiment `defaults.run_limits` and `defaults.sandbox` hold so far. What else would change a verdict, what is paid, or the exit
-code is refused where it is set; what would change nothing yet is left out with a note.
-"""
+"""Experiment files: where one lies, and what a run takes from it and from experiments/default.yaml below it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field, ValidationError
 
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
-from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
-from pytest_codeprobe.tasks import sentences
+from pytest_codeprobe.tasks import experiment_file
 from pytest_codeprobe.tasks.discovery import SUFFIXES, read_bytes
-from pytest_codeprobe.tasks.layers import Layer, combine, load_defaults, read_defaults
+from pytest_codeprobe.tasks.experiment_file import Gate, Judge, Price
+from pytest_codeprobe.tasks.experiment_layers import SIGNS, ChosenVariant, ExperimentParts, read_parts
+from pytest_codeprobe.tasks.layers import Layer
 from pytest_codeprobe.tasks.paths import DEFAULTS
-from pytest_codeprobe.tasks.problems import FieldPath, Problems, dotted, relative, shown
+from pytest_codeprobe.tasks.problems import Place, invalid, relative
+from pytest_codeprobe.tasks.prompts import Said
 from pytest_codeprobe.tasks.settings import LoadSettings
-from pytest_codeprobe.tasks.yaml import Document, load_documents
 
 FOLDER = DEFAULTS.parent  #: below rootdir
-NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  #: of an experiment or a variant
+NAME = re.compile(experiment_file.NAME)  #: of an experiment
 _CONTENT = re.compile(rb"^[ \t]*[^#\s]", re.MULTILINE)
 _ID = re.compile(rb"^experiment_id[ \t]*:[ \t]*['\"]?([^'\"#\r\n]*?)['\"]?[ \t]*(?:#.*)?\r?$", re.MULTILINE)
-
-
-class Defaults(Model):
-    """`defaults` of an experiment; its tables are held to their own models where they are read."""
-
-    repeats: Int = Field(default=1, ge=1, le=999)
-    driver: Text | None = None
-    gateway: Literal["auto", "off", "required"] | None = None
-    agent: dict[str, Any] | None = None
-    sandbox: dict[str, Any] | None = None
-    run_limits: dict[str, Any] | None = None
-    pre_run: tuple[dict[str, Any], ...] | None = None
-    post_run: tuple[dict[str, Any], ...] | None = None
-    template_sources: tuple[dict[str, Any], ...] | None = None
-    simulation: dict[str, Any] | None = None
-    prompt_mutations: Any = None
-
-
-class Variant(Model):
-    """One of the configurations that an experiment compares."""
-
-    variant_id: Text = Field(pattern=rf"^{NAME.pattern}$")
-    description: Text = ""
-    driver: Text | None = None
-    gateway: Literal["auto", "off", "required"] | None = None
-    agent: dict[str, Any] | None = None
-    sandbox: dict[str, Any] | None = None
-    run_limits: dict[str, Any] | None = None
-    repeats: Int | None = Field(default=None, ge=1, le=999)
-    template_sources: tuple[dict[str, Any], ...] | None = None
-    simulation: dict[str, Any] | None = None
-    prompt_mutations: Any = None
-    initial_prompt: Text | None = None
-    initial_prompt_file: Text | None = None
-    preambles: tuple[Text, ...] | None = None
-
-
-class Price(Model):
-    """US dollars per million tokens."""
-
-    input: Float = Field(ge=0)
-    output: Float = Field(ge=0)
-    cache_read: Float | None = Field(default=None, ge=0)
-    cache_write: Float | None = Field(default=None, ge=0)
-
-
-class Judge(Model):
-    """Which model grades where a criterion asks one."""
-
-    model: Text | None = None
-    backend: Text | None = None
-
-
-class Gate(Model):
-    """A bound on a figure of the whole run."""
-
-    metric: Text
-    min: Float | None = None
-    max: Float | None = None
-    variant: Text | None = None
-    baseline: Text | None = None
-
-
-class ExperimentFile(Model):
-    """All that an experiment file may say."""
-
-    experiment_id: Text | None = Field(default=None, min_length=1, max_length=100)
-    description: Text = ""
-    inherit: Flag = True  #: experiments/default.yaml is the layer below
-    defaults: Defaults | None = None
-    variants: tuple[Variant, ...] = ()
-    prices: dict[str, Price] | None = None
-    judge: Judge | None = None
-    gates: tuple[Gate, ...] | None = None
-
-
-_SIGN = re.compile(rb"^(?:%s)[ \t]*:" % "|".join(ExperimentFile.model_fields).encode(), re.MULTILINE)
+_SIGN = re.compile(rb"^(?:%s)[ \t]*:" % "|".join(experiment_file.ExperimentFile.model_fields).encode(), re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """One that was found and read."""
 
-    name: str  #: its experiment_id, else the name of its file
+    name: str | None  #: its experiment_id, else the name of its file; None: there is none
     files: tuple[Path, ...]  #: what was read: its own, and the one below it
-    defaults: Mapping[str, Any]  #: the layer below all tasks
-    notes: tuple[str, ...] = ()  #: what it says that nothing comes of yet
+    layers: tuple[Layer, ...]  #: below all tasks, low to high
+    mutations: Said  #: of the prompt, layer by layer, below those of a variant
+    variants: tuple[ChosenVariant, ...]  #: at least one
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    judge: Judge | None = None
+    gates: tuple[Gate, ...] = ()
+
+    @property
+    def compares(self) -> bool:
+        """Whether the names of variants are part of the ids."""
+        return len(self.variants) > 1
 
 
 # ---- where it lies
@@ -211,38 +138,46 @@ def _own_id(file: Path) -> str | None:
 
 # ---- what it says
 
+#: what a run without any experiment has
+NONE = Experiment(name=None, files=(), layers=(), mutations=(), variants=(ChosenVariant(),))
 
-def load_experiment(file: Path, settings: LoadSettings) -> Experiment:
-    """Read an experiment file. NO_EXPERIMENT with file:line:column where it is wrong or asks for what nothing does yet."""
-    name = relative(file, settings.rootdir)
-    notes: list[str] = []
+
+def load_experiment(file: Path | None, settings: LoadSettings) -> Experiment:
+    """Read an experiment file and what is below it; None means experiments/default.yaml, if that is there.
+
+    NO_EXPERIMENT with file:line:column where the file is wrong, TASK_INVALID where experiments/default.yaml is and nobody named it.
+    """
+    lower = settings.rootdir / DEFAULTS
+    default: ExperimentParts | None = None
+    if file is None:
+        default = read_parts(lower, "default", settings) if lower.is_file() else None
+        return NONE if default is None else _experiment(default.id or lower.stem, [default], default)
     try:
-        document = _only(load_documents(file, rootdir=settings.rootdir))
-        problems = Problems(name)
-        if not isinstance(document.value, dict):
-            problems.add(document.place(()), (), f"an experiment must be a mapping, not {shown(document.value)}")
-            problems.raise_first()
-        experiment = _validated(document, problems)
-        own = read_defaults(document, file, settings, problems)
-        for path, message in _unavailable(document.value, experiment):
-            problems.add(document.place(path, key=len(path) == 1), path, message)
-        problems.check()
+        own = read_parts(file, "default" if _same(file, lower) else "experiment", settings)
+        if own is None:
+            raise invalid(relative(file, settings.rootdir), Place(), f"no experiment: it has none of {', '.join(SIGNS)}")
+        if own.inherit and own.layer.name == "experiment" and lower.is_file():
+            default = read_parts(lower, "default", settings)
     except CodeprobeError as error:
         if error.code != "TASK_INVALID":
             raise
-        raise CodeprobeError("NO_EXPERIMENT", error.message, remediation=f"Correct {name} at the place named.", detail=error.detail) from error
-    if experiment.judge is not None:
-        notes.append(f"{name}: judge is not available yet, and no criterion asks one; it is left out")
-    files = [file]
-    if experiment.inherit and not _same(file, settings.rootdir / DEFAULTS):
-        lower = load_defaults(settings)
-        files += [settings.rootdir / DEFAULTS]
-        own = combine([Layer(name="default", values=lower), Layer(name="experiment", values=own)])
-    return Experiment(name=experiment.experiment_id or file.stem, files=tuple(files), defaults=own, notes=tuple(notes))
+        name = error.detail.get("file") or relative(file, settings.rootdir)
+        remedy = f"Correct {name} at the place named."
+        raise CodeprobeError("NO_EXPERIMENT", error.message, remediation=remedy, detail=error.detail) from error
+    return _experiment(own.id or file.stem, [part for part in (default, own) if part is not None], own)
 
 
-def _only(documents: Sequence[Document]) -> Document:
-    return next((d for d in documents if d.value is not None), Document({}))
+def _experiment(name: str, parts: Sequence[ExperimentParts], own: ExperimentParts) -> Experiment:
+    return Experiment(
+        name=name,
+        files=tuple(file for part in parts for file in part.files),
+        layers=tuple(part.layer for part in parts),
+        mutations=tuple(said for part in parts for said in part.mutations),
+        variants=own.variants or (ChosenVariant(),),
+        prices=own.prices,
+        judge=own.judge,
+        gates=own.gates,
+    )
 
 
 def _same(file: Path, other: Path) -> bool:
@@ -250,41 +185,3 @@ def _same(file: Path, other: Path) -> bool:
         return file.samefile(other)
     except OSError:
         return False
-
-
-def _validated(document: Document, problems: Problems) -> ExperimentFile:
-    """The file as its model; all faults of its shape are raised together."""
-    experiment = ExperimentFile()
-    try:
-        experiment = ExperimentFile.model_validate(document.value)
-    except ValidationError as error:
-        sentences.report(error, document.value, ExperimentFile, problems, document, ())
-    ids = [v.variant_id for v in experiment.variants]
-    for number, variant in enumerate(ids):
-        if variant in ids[:number]:
-            path: FieldPath = ("variants", number, "variant_id")
-            problems.add(document.place(path), path, f"'{dotted(path)}': {variant!r} stands twice")
-    problems.check()
-    return experiment
-
-
-_HELD = frozenset({"run_limits", "sandbox"})
-#: values that ask for nothing
-_NEUTRAL: Mapping[str, Sequence[Any]] = {"repeats": (1,), "gateway": ("auto", "off"), "driver": ()}
-
-
-def _unavailable(raw: Mapping[str, Any], experiment: ExperimentFile) -> Iterator[tuple[FieldPath, str]]:
-    """What would change verdicts, money or the exit code, and is not there yet."""
-    for key, value in (raw.get("defaults") or {}).items():
-        if key not in _HELD and value not in (None, [], {}, *_NEUTRAL.get(key, ())):
-            hint = "; use 'defaults.sandbox.driver'" if key == "driver" else ""
-            yield ("defaults", key), f"'defaults.{key}' is not available yet{hint}"
-    if len(experiment.variants) > 1:
-        yield ("variants",), "'variants': more than one is not available yet"
-    for number, variant in enumerate(experiment.variants[:1]):
-        for key in sorted(variant.model_fields_set - {"variant_id", "description"}):
-            if getattr(variant, key) is not None:
-                yield ("variants", number, key), f"'variants[{number}].{key}' is not available yet; use 'defaults'"
-    for key in ("prices", "gates"):
-        if getattr(experiment, key):
-            yield (key,), f"{key!r} is not available yet"

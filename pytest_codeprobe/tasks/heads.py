@@ -34,6 +34,7 @@ class Head(NamedTuple):
     skip: str | None  #: reason
     xfail: str | None  #: reason
     expect: str = "pass"  #: `fail`: of a task tagged `canary` that must fail
+    sampled: bool = True  #: False: its row is left out
 
 
 class Fault(NamedTuple):
@@ -52,6 +53,15 @@ class Reference(NamedTuple):
     content: str | None = None  #: digest of a file that became part of the trial
 
 
+class Resolved(NamedTuple):
+    """How a task's settings came to be under one variant. JSON values only."""
+
+    task_id: str
+    variant_id: str | None
+    settings: dict[str, Any]  #: the layers as one; values of variables and the like are left out
+    origins: dict[str, list[str | None]]  #: of each leaf, dotted: the layer, and the file that it stands in
+
+
 @dataclass(slots=True)
 class FileHeads:
     """A task file as collection sees it."""
@@ -60,6 +70,7 @@ class FileHeads:
     heads: list[Head] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)  #: for each head
     references: list[Reference] = field(default_factory=list)
+    resolved: bytes | memoryview = b"[]"  #: how settings came to be: JSON, a list of Resolved, read where lock.json is written
     warnings: list[str] = field(default_factory=list)
     fault: Fault | None = None  #: behind the tasks that `heads` tells of
 
@@ -92,6 +103,13 @@ def metadata_of(text: Text) -> Mapping[str, Any]:
     return text.metadata
 
 
+def left_out_head(name: str, task_id: str, line: int) -> Head:
+    """The head of a trial whose row is left out: it has no text."""
+    return Head(name, task_id, line, None, [], [], None, None, sampled=False)
+
+
 def head_of(trial: Trial, fixtures: tuple[str, ...]) -> Head:
     """The head of a trial whose node id is no more than its name."""
-    return Head(trial.node_id, trial.task_id, trial.line, trial.agent.type, [*trial.tags], [*fixtures], trial.skip, trial.xfail, trial.expect)
+    return Head(
+        trial.node_id, trial.task_id, trial.line, trial.agent.type, [*trial.tags], [*fixtures], trial.skip, trial.xfail, trial.expect
+    )

@@ -25,7 +25,7 @@ from pytest_codeprobe.tasks.discovery import read_bytes
 from pytest_codeprobe.tasks.heads import FileHeads, Head, Reference
 from pytest_codeprobe.tasks.paths import PathProblem, Places, Sought
 
-_MAGIC = b"codeprobe task index 1"
+_MAGIC = b"codeprobe task index 2"
 _KEPT = 6  #: files in the folder, of different configurations (agents, drivers, versions)
 #: of this package, what decides whether a task is valid and what its trials are
 _PARTS = ("agents", "criteria", "model", "sandboxes", "tasks")
@@ -94,13 +94,14 @@ class Index:
             return None
         holds_tasks, warnings, heads, references = json.loads(parts[1])
         texts = []
-        for part in reversed(parts[2:]):  # no copies: thousands of trials wait at once
+        for part in reversed(parts[3:]):  # no copies: thousands of trials wait at once
             texts.append(self._content[end - len(part) : end])
             end -= len(part) + 1
         found = FileHeads(
             holds_tasks=holds_tasks,
             heads=[Head(*head) for head in heads],
             texts=[*reversed(texts)],
+            resolved=parts[2],
             references=[Reference(Sought(*sought), path, part) for *sought, path, part in references],
             warnings=warnings,
         )
@@ -146,7 +147,7 @@ class Index:
             references = [(*reference.sought, reference.path, reference.content) for reference in found.references]
             facts = json.dumps([found.holds_tasks, found.warnings, found.heads, references], separators=(",", ":"))
             texts = [text for text in found.texts if isinstance(text, bytes)]
-            yield b"\t".join((key, known.encode(), facts.encode(), *texts)) + b"\n"
+            yield b"\t".join((key, known.encode(), facts.encode(), found.resolved, *texts)) + b"\n"
 
 
 def _thin_out(folder: Path) -> None:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
-
-from pytest_codeprobe.errors import did_you_mean
-from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
-from pytest_codeprobe.tasks import sentences
-from pytest_codeprobe.tasks.checks import check_sandbox
-from pytest_codeprobe.tasks.paths import DEFAULTS
-from pytest_codeprobe.tasks.problems import FieldPath, Problems, relative, shown
-from pytest_codeprobe.tasks.resolve import Resolver
-from pytest_codeprobe.tasks.settings import LoadSettings
-from pytest_codeprobe.tasks.yaml import Document, load_documents
+from pytest_codeprobe.model.config import AgentConfig
+from pytest_codeprobe.tasks.problems import FieldPath, Place
+from pytest_codeprobe.tasks.yaml import Document
 
 #: low to high; built-in defaults are those of the models
-LayerName = Literal["default", "experiment", "task", "variant", "flags"]
-LAYERS: tuple[LayerName, ...] = ("default", "experiment", "task", "variant", "flags")
+LayerName = Literal["dialect", "default", "experiment", "task", "variant", "flags"]
+LAYERS: tuple[LayerName, ...] = ("dialect", "default", "experiment", "task", "variant", "flags")
 
 _Order = tuple[LayerName, ...]
 #: lists that append instead of being replaced -> the order of the layers in them
@@ -43,6 +34,20 @@ class Layer:
 
     name: LayerName
     values: Mapping[str, Any]
+    file: str | None = None  #: that it was read from, as messages show it
+    document: Document | None = None
+    at: FieldPath = ()  #: of the layer in the document
+    moved: Mapping[FieldPath, FieldPath] = field(default_factory=dict)  #: where something stands in the document, if not at its own path
+    spelled: Mapping[FieldPath, str] = field(default_factory=dict)  #: settings in which variables stood, as the file or flag says them
+
+    def place(self, path: FieldPath) -> Place:
+        """Where a setting stands in the layer's file, or what is nearest to it."""
+        if self.document is None:
+            return Place()
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.moved:
+                return self.document.place((*self.at, *self.moved[path[:length]], *path[length:]))
+        return self.document.place((*self.at, *path))
 
 
 def merge(lower: Mapping[str, Any], upper: Mapping[str, Any], *, path: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -142,14 +147,14 @@ def without_foreign_fields(layers: Sequence[Layer], canonical: Mapping[str, str]
             continue
         below = next((name for name in reversed(chosen[:number]) if name is not None), None)
         kept = {}
-        for field, value in agent.items():
-            if field in canonical and field not in AgentConfig.model_fields:  # `command` is a field, and an agent's name
+        for key, value in agent.items():
+            if key in canonical and key not in AgentConfig.model_fields:  # `command` is a field, and an agent's name
                 owner: str | None = None
             else:
-                owner = chosen[number] or (below if field in _TYPED else None)
-            if field == "type" or owner is None or later <= {owner}:
-                kept[field] = value
-        result.append(Layer(name=layer.name, values={**layer.values, "agent": kept}))
+                owner = chosen[number] or (below if key in _TYPED else None)
+            if key == "type" or owner is None or later <= {owner}:
+                kept[key] = value
+        result.append(replace(layer, values={**layer.values, "agent": kept}))
     return result
 
 
@@ -159,61 +164,26 @@ def _type(layer: Layer, canonical: Mapping[str, str]) -> str | None:
     return None if name is None else canonical.get(str(name), str(name))
 
 
-#: tables of an experiment's `defaults` that count without an experiment
-_TABLES: Mapping[str, type[BaseModel]] = {"run_limits": RunLimits, "sandbox": SandboxConfig}
-#: what `defaults` may hold besides, for experiments
-_OTHERS = frozenset(("repeats", "driver", "gateway", "agent", "pre_run", "post_run", "template_sources", "simulation", "prompt_mutations"))
+def origins(layers: Sequence[Layer]) -> dict[FieldPath, Layer]:
+    """Each leaf of what combine() makes of the layers -> the layer that it came from. A list is a leaf, but those of APPENDED."""
+    found: dict[FieldPath, Layer] = {}
+    combined = combine(layers)
+    _origins(combined, (), layers, found)
+    for path, order in APPENDED.items():
+        if lookup(combined, path):
+            found.pop(path, None)
+            parts, by_name = _appended(layers, path), {layer.name: layer for layer in layers}
+            owners = [by_name[name] for name in order for _ in parts.get(name, ())]
+            found.update({(*path, number): owner for number, owner in enumerate(owners)})
+    return found
 
 
-def load_defaults(settings: LoadSettings) -> dict[str, Any]:
-    """What read_defaults() finds in experiments/default.yaml below rootdir; empty if there is none.
-
-    CodeprobeError TASK_INVALID with file:line:column for a fault in it.
-    """
-    file = settings.rootdir / DEFAULTS
-    if not file.is_file():
-        return {}
-    problems = Problems(relative(file, settings.rootdir))
-    documents = [d for d in load_documents(file, rootdir=settings.rootdir) if d.value is not None]
-    if not documents:
-        return {}
-    resolved = read_defaults(documents[0], file, settings, problems)
-    problems.check()
-    return {key: value for key, value in resolved.items() if value is not None}  # below it there is nothing to take away
-
-
-def read_defaults(document: Document, file: Path, settings: LoadSettings, problems: Problems) -> dict[str, Any]:
-    """`defaults.run_limits` and `defaults.sandbox` of an experiment file; faults in them are added to `problems`.
-
-    Paths in it are absolute, variables expanded; a null is kept, since it takes away what a lower layer sets.
-    """
-    values = document.value.get("defaults") if isinstance(document.value, dict) else document.value
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        at: FieldPath = () if not isinstance(document.value, dict) else ("defaults",)
-        problems.add(document.place(at), at, f"'defaults' must be a mapping, not {shown(values)}")
-        problems.raise_first()
-
-    def add(path: FieldPath, message: str) -> None:
-        problems.add(document.place(("defaults", *path)), ("defaults", *path), message)
-
-    for key in values.keys() - _TABLES.keys() - _OTHERS:  # a misspelt limit would hold nothing
-        place = document.place(("defaults", key), key=True)
-        problems.add(place, ("defaults", key), f"unknown field {key!r}{did_you_mean(key, [*_TABLES, *_OTHERS])} in 'defaults'")
-    resolver = Resolver(file, settings.places, settings.environ, lambda path, words: add(path, sentences.about(("defaults", *path), words)))
-    resolved = resolver.task({key: values[key] for key in _TABLES if values.get(key) is not None})
-    resolved |= {key: None for key in _TABLES if key in values and values[key] is None}  # takes away what a lower file sets
-    for key, model in _TABLES.items():
-        if resolved.get(key) is None:
-            continue
-        data = copied(resolved[key])
-        try:
-            valid = model.model_validate(data)
-        except ValidationError as error:
-            where: FieldPath = ("defaults", key)
-            sentences.report(error, data, model, problems, document, where, prefix=where)
+def _origins(values: Mapping[str, Any], path: FieldPath, layers: Sequence[Layer], found: dict[FieldPath, Layer]) -> None:
+    for key, value in values.items():
+        here = (*path, key)
+        if isinstance(value, dict) and value:
+            _origins(value, here, layers, found)
         else:
-            if isinstance(valid, SandboxConfig):
-                check_sandbox(valid, add)
-    return resolved
+            owner = next((layer for layer in reversed(layers) if lookup(layer.values, here) is not None), None)
+            if owner is not None:
+                found[here] = owner

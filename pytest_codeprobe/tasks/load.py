@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
-from pytest_codeprobe.model.config import AgentConfig
 from pytest_codeprobe.model.criterion import Criterion
 from pytest_codeprobe.model.trial import FileRef
+from pytest_codeprobe.model.rows import hidden_fields
 from pytest_codeprobe.tasks import sentences
-from pytest_codeprobe.tasks.availability import KNOWN_AGENTS, KNOWN_CRITERIA
+from pytest_codeprobe.tasks.agent_fields import AgentFields
+from pytest_codeprobe.tasks.availability import why_no_criterion
 from pytest_codeprobe.tasks.checks import check_task
+from pytest_codeprobe.tasks.dataset.reading import read_rows
+from pytest_codeprobe.tasks.dataset.rows import Row
+from pytest_codeprobe.tasks.dataset.spec import Dataset
+from pytest_codeprobe.tasks.dataset.substitution import SubstitutionProblem, substituted, with_row, without_row, without_rows
+from pytest_codeprobe.tasks.dialect import CODER_EVAL, Dialect, completed_task, dialect_of
 from pytest_codeprobe.tasks.discovery import may_hold_tasks, read_bytes
 from pytest_codeprobe.tasks.identities import Identities
 from pytest_codeprobe.tasks.layers import copied
@@ -23,15 +29,17 @@ from pytest_codeprobe.tasks.paths import Sought
 from pytest_codeprobe.tasks.problems import FieldPath, Place, Problems, dotted, invalid, relative, shown
 from pytest_codeprobe.tasks.resolve import Resolver
 from pytest_codeprobe.tasks.settings import LoadSettings
+from pytest_codeprobe.tasks.spellings import respelled
 from pytest_codeprobe.tasks.task import Task
 from pytest_codeprobe.tasks.yaml import Document, parse
 
 #: keys of which a mapping has at least one if it is meant as a task
 TASK_KEYS = ("task_id", "initial_prompt", "initial_prompt_file", "success_criteria", "run_limits")
 _FIELDS = tuple(Task.model_fields)
-_AGENT_FIELDS = tuple(AgentConfig.model_fields)
 #: tables that are layers, in which a null takes a lower value away
 LAYERED = ("agent", "sandbox", "run_limits")
+#: settings that are layered too
+_SINGLE = ("pre_run", "post_run", "repeats", "gateway", "simulation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +57,11 @@ class LoadedTask:
     criteria: tuple[Criterion, ...]
     refers_to: tuple[FileRef, ...]
     sought: tuple[tuple[Sought, str], ...] = ()  #: what the file names, and the paths that it led to
+    dialect: Dialect = "native"
     variables: bool = False  #: whether what it says depends on the environment
+    spelled: Mapping[FieldPath, str] = field(default_factory=dict)  #: settings in which variables stood, as the file says them
+    row: Row | None = None  #: of the dataset, whose values are in what the task says
+    dataset: TaskDataset | None = None
 
     def place(self, path: FieldPath, *, key: bool = False) -> Place:
         """Where a field of the task stands, or what is nearest to it."""
@@ -58,6 +70,16 @@ class LoadedTask:
     def error(self, path: FieldPath, message: str) -> CodeprobeError:
         """TASK_INVALID at a field."""
         return invalid(self.name, self.place(path), message, name=dotted(path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDataset:
+    """The rows of a task, and how to read the task with the values of one."""
+
+    spec: Dataset
+    rows: tuple[Row, ...]
+    files: tuple[tuple[Sought, str, str], ...]  #: what the task names, where that leads, and a digest of the content
+    read: Callable[[Row], LoadedTask]  #: TASK_INVALID where the task is wrong with that row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +125,23 @@ class _FileReader:
         tasks = []
         for document, at, value in entries:
             if _is_sign(value):
-                tasks.append(_TaskReader(self, document, at, value).read())
+                tasks.append(self._task(document, at, value))
             elif value is not None:
                 place = document.place(at)
                 self.warnings.append(f"{self.name}:{place.line}:{place.column}: is no task and is left out")
         self.problems.check()
         return LoadedFile(file=self.path, tasks=tuple(t for t in tasks if t is not None), warnings=tuple(self.warnings))
+
+    def _task(self, document: Document, at: FieldPath, value: dict[str, Any]) -> LoadedTask | None:
+        """A mapping, read in our names of its fields."""
+        ours = respelled(value, "task", at)
+        for path, message in ours.faults:
+            self.problems.add(document.place(path), path[len(at) :], message)
+        document.stands.update(ours.stands)
+        self.warnings += [note for note in ours.notes if note not in self.warnings]
+        dialect = dialect_of(ours.value, self.settings.dialect)
+        found = _TaskReader(self, document, at, completed_task(ours.value) if dialect == CODER_EVAL else ours.value).read()
+        return None if found is None else replace(found, dialect=dialect)
 
 
 def _entries(document: Document) -> Iterator[tuple[Document, FieldPath, Any]]:
@@ -126,9 +159,17 @@ def _is_sign(value: Any) -> bool:
 class _TaskReader:
     """Checks one mapping."""
 
-    def __init__(self, reader: _FileReader, document: Document, at: FieldPath, raw: dict[str, Any]) -> None:
-        self.reader, self.document, self.at, self.raw = reader, document, at, raw
-        self.settings, self.problems = reader.settings, reader.problems
+    def __init__(
+        self,
+        reader: _FileReader,
+        document: Document,
+        at: FieldPath,
+        raw: dict[str, Any],
+        problems: Problems | None = None,
+        row: Row | None = None,
+    ) -> None:
+        self.reader, self.document, self.at, self.raw, self.row = reader, document, at, raw, row
+        self.settings, self.problems = reader.settings, reader.problems if problems is None else problems
         self.faults = 0
 
     def fault(self, path: FieldPath, words: str, *, key: bool = False) -> None:
@@ -138,21 +179,73 @@ class _TaskReader:
     def add(self, path: FieldPath, message: str, *, key: bool = False) -> None:
         """A whole sentence."""
         self.faults += 1
-        self.problems.add(self.document.place((*self.at, *path), key=key), path, message)
+        of_row = "" if self.row is None else f" (row {self.row.id!r})"
+        self.problems.add(self.document.place((*self.at, *path), key=key), path, message + of_row)
 
     def read(self) -> LoadedTask | None:
-        """The task; None if it has faults, which stand in `problems` then."""
+        """The task, with the values of its first row if it has a dataset; None if it has faults, which stand in `problems` then."""
         if "task_id" not in self.raw:
             self._no_id()
             return None
+        if self.raw.get("dataset") is not None:
+            return self._over_rows()
+        try:
+            self.raw = without_rows(self.raw)
+        except SubstitutionProblem as problem:
+            self.fault(problem.path, str(problem))
+            return None
+        return self._task()
+
+    def _over_rows(self) -> LoadedTask | None:
+        raw, at = self.raw["dataset"], ("dataset",)
+        try:
+            spec = Dataset.model_validate(raw)
+        except ValidationError as error:
+            sentences.report(error, raw, Dataset, self.problems, self.document, (*self.at, *at), prefix=at)
+            return None
+        read = read_rows(spec, raw, self.reader.path, self.settings, lambda path, message: self.add((*at, *path), message))
+        if read is None:
+            return None
+        rows, files = read
+        for field, variable, other in hidden_fields(dict.fromkeys(key for row in rows for key in row.values)):
+            place = self.document.place((*self.at, *at))
+            where = f"{self.reader.name}:{place.line}:{place.column}"
+            self.reader.warnings.append(f"{where}: field {field!r} of the dataset is in $ROW_JSON alone: ${variable} is {other}")
+        found = TaskDataset(spec=spec, rows=rows, files=files, read=self._of_row)
+        first = self._with_row(rows[0], self.problems)
+        return None if first is None else replace(first, dataset=found)
+
+    def _of_row(self, row: Row) -> LoadedTask:
+        problems = Problems(self.reader.name)
+        found = self._with_row(row, problems)
+        if found is None:
+            problems.raise_first()
+        return found
+
+    def _with_row(self, row: Row, problems: Problems) -> LoadedTask | None:
+        raw = {key: value for key, value in self.raw.items() if key != "dataset"}
+        one = _TaskReader(self.reader, self.document, self.at, raw, problems, row)
+        try:
+            one.raw = with_row(raw, row.values)
+        except SubstitutionProblem as problem:
+            one.fault(problem.path, str(problem))
+            return None
+        return one._task()
+
+    def _task(self) -> LoadedTask | None:
         before = len(self.problems.found)
         resolver = Resolver(self.reader.path, self.settings.places, self.settings.environ, self.fault)
         values = resolver.task(self._known())
         task = self._model(values)
         criteria = self._criteria(values.get("success_criteria"), resolver)
-        agent = self._agent(values.get("agent"))
-        if agent is not None:
-            values["agent"] = agent
+        if isinstance(values.get("agent"), dict):
+            values["agent"] = AgentFields(self.settings, self.problems, self.document, (*self.at, "agent"), ("agent",)).read(
+                values["agent"]
+            )
+        if isinstance(values.get("simulation"), dict) and isinstance(values["simulation"].get("agent"), dict):
+            at: FieldPath = ("simulation", "agent")
+            user = AgentFields(self.settings, self.problems, self.document, (*self.at, *at), at).read(values["simulation"]["agent"])
+            values["simulation"] = {**values["simulation"], "agent": user}
         prompt = self._prompt(values, resolver.refers_to)
         if task is not None:
             check_task(task, criteria, self.settings.registry, self.add)
@@ -165,12 +258,14 @@ class _TaskReader:
             line=self.document.place(self.at).line,
             document=self.document,
             at=self.at,
-            layer={key: values[key] for key in (*LAYERED, "pre_run", "post_run") if key in values},
+            layer={key: values[key] for key in (*LAYERED, *_SINGLE) if key in values},
             prompt=prompt,
             criteria=tuple(c for c in criteria if c is not None),
             refers_to=tuple(dict.fromkeys(resolver.refers_to)),
             sought=tuple(zip(resolver.sought, (ref.path for ref in resolver.refers_to), strict=True)),
             variables=resolver.variables,
+            spelled=resolver.spelled,
+            row=self.row,
         )
 
     def _no_id(self) -> None:
@@ -221,12 +316,7 @@ class _TaskReader:
             return None
         known = self.settings.registry.criteria
         if (model := known.get(kind)) is None:
-            message = (
-                f"criterion {kind!r} is not available yet"
-                if kind in KNOWN_CRITERIA
-                else f"unknown criterion {kind!r}{did_you_mean(kind, {*known, *KNOWN_CRITERIA})}"
-            )
-            self.add((*at, "type"), message)
+            self.add((*at, "type"), why_no_criterion(kind, known))
             return None
         entry = resolver.beside_task(entry, model.task_paths, at)
         try:
@@ -244,45 +334,8 @@ class _TaskReader:
         else:
             self.add(at, f"field 'type' is missing in '{dotted(at)}'")
 
-    def _agent(self, values: Any) -> dict[str, Any] | None:
-        """The agent's table with the own tables of agents under their names, in the spelling that their models read."""
-        if not isinstance(values, dict):
-            return None
-        by_name = self.settings.agents_by_name
-        result: dict[str, Any] = {}
-        for key, value in values.items():
-            at: FieldPath = ("agent", key)
-            if key in _AGENT_FIELDS:
-                result[key] = value
-            elif (agent := by_name.get(key)) is None:
-                later = key in KNOWN_AGENTS
-                unknown = f"unknown field {key!r}{did_you_mean(key, [*_AGENT_FIELDS, *by_name])} in 'agent'"
-                self.add(at, f"agent {key!r} is not available yet" if later else unknown, key=True)
-            elif agent.table is None:
-                self.add(at, f"agent {agent.name!r} has no settings of its own", key=True)
-            elif value is None:
-                result[agent.name] = None  # takes a lower layer's away
-            elif not isinstance(value, dict):
-                self.fault(at, f"must be a mapping, not {shown(value)}")
-            elif agent.name in result:
-                self.add(at, f"{key!r} and {agent.name!r} are one agent; use one of the two", key=True)
-            else:
-                result[agent.name] = self._table(agent.table, value, at)
-        name = values.get("type")
-        if isinstance(name, str) and name not in by_name and name not in KNOWN_AGENTS:
-            self.add(("agent", "type"), f"unknown agent {name!r}{did_you_mean(name, {*by_name, *KNOWN_AGENTS})}")
-        return result
-
-    def _table(self, model: Any, value: dict[str, Any], at: FieldPath) -> dict[str, Any]:
-        try:
-            dumped: dict[str, Any] = model.model_validate(value).model_dump(mode="json", exclude_unset=True)
-        except ValidationError as error:
-            sentences.report(error, value, model, self.problems, self.document, (*self.at, *at), prefix=at)
-            return {}
-        return dumped
-
     def _prompt(self, values: Mapping[str, Any], refers_to: Sequence[FileRef]) -> str | None:
-        """Read byte for byte: no newline is translated, nothing is stripped."""
+        """Read byte for byte: no newline is translated, nothing is stripped. A file may name fields of the row as the field itself may."""
         inline, file = values.get("initial_prompt"), values.get("initial_prompt_file")
         if not isinstance(file, str) or not any(ref.role == "prompt" for ref in refers_to):
             return None if inline is None else str(getattr(inline, "source", inline))
@@ -296,7 +349,11 @@ class _TaskReader:
             return None
         if not text:
             self.fault(("initial_prompt_file",), "names an empty file")
-        return text
+        try:
+            return without_row(text) if self.row is None else substituted(text, self.row.values)
+        except SubstitutionProblem as problem:
+            self.fault(("initial_prompt_file",), str(problem))
+            return None
 
 
 __all__ = ["TASK_KEYS", "Identities", "LoadSettings", "LoadedFile", "LoadedTask", "load_bytes", "load_file"]

@@ -148,6 +148,10 @@ class Places:
         self._rootdir, self._roots = rootdir, tuple(rootdir / root for root in template_roots)
         self._folders = Folders()
 
+    def repository_of(self, folder: Path) -> Path | None:
+        """The folder of the git repository that a folder is in; None if it is in none."""
+        return self._folders.repository_of(folder)
+
     def find(self, file: Path, sought: Sought) -> Path:
         """The absolute path of what `file` (absolute) names; PathProblem if it can't be used."""
         home = self._folders.repository_of(file.parent) or self._rootdir

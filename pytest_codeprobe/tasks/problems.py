@@ -69,11 +69,11 @@ class Problems:
     """The faults found so far in one file."""
 
     file: str  #: as messages show it
-    found: list[tuple[Place, str, str]] = field(default_factory=list)  #: place, dotted field, message
+    found: list[tuple[Place, str, str, str]] = field(default_factory=list)  #: place, dotted field, message, file
 
-    def add(self, place: Place, path: Iterable[str | int], message: str) -> None:
-        """Note a fault; the same one at the same place counts once."""
-        entry = (place, dotted(path), one_line(message, 400))
+    def add(self, place: Place, path: Iterable[str | int], message: str, *, file: str | None = None) -> None:
+        """Note a fault; the same one at the same place counts once. `file` is another one that the fault lies in."""
+        entry = (place, dotted(path), one_line(message, 400), file or self.file)
         if entry not in self.found:
             self.found.append(entry)
 
@@ -82,10 +82,12 @@ class Problems:
 
     def raise_first(self) -> NoReturn:
         """TASK_INVALID for the first by position; all of them stand in its detail."""
-        ordered = sorted(self.found, key=lambda entry: entry[0])
-        place, name, message = ordered[0]
-        more = [{"line": p.line, "column": p.column, "field": n, "message": m} for p, n, m in ordered]
-        raise invalid(self.file, place, message, name=name, more=more)
+        ordered = sorted(self.found, key=lambda entry: (entry[3] != self.file, entry[3], entry[0]))
+        place, name, message, file = ordered[0]
+        more = [
+            {"line": p.line, "column": p.column, "field": n, "message": m, **({"file": f} if f != file else {})} for p, n, m, f in ordered
+        ]
+        raise invalid(file, place, message, name=name, more=more)
 
     def check(self) -> None:
         """Raise if there is any."""

@@ -36,11 +36,18 @@ _FIELDS: tuple[PathField, ...] = (
     PathField(at=("solution", "patch"), role="solution", kind="file"),
     PathField(at=("dataset", "paths", "*"), role="dataset", kind="file", variables=True),
     PathField(at=("agent", "system_prompt_file"), role="system_prompt", kind="file"),
+    PathField(at=("simulation", "agent", "system_prompt_file"), role="system_prompt", kind="file"),
     PathField(at=("agent", "skills", "*"), role="skill", variables=True, anywhere=True),
     PathField(at=("agent", "plugins", "*", "path"), role="plugin", kind="folder", variables=True, anywhere=True, below_rootdir=True),
 )
 #: fields in whose strings variables are expanded, at any depth
-_VARIABLES: tuple[tuple[str, ...], ...] = (("agent", "env"), ("agent", "mcp_servers"), ("sandbox", "docker", "build"))
+_VARIABLES: tuple[tuple[str, ...], ...] = (
+    ("agent", "env"),
+    ("agent", "mcp_servers"),
+    ("simulation", "agent", "env"),
+    ("simulation", "agent", "mcp_servers"),
+    ("sandbox", "docker", "build"),
+)
 #: the tables in which something may be replaced
 _CHANGED = frozenset(at[0] for at in (*(spec.at for spec in _FIELDS), *_VARIABLES) if len(at) > 1)
 
@@ -56,6 +63,7 @@ class Resolver:
     refers_to: list[FileRef] = field(default_factory=list)
     sought: list[Sought] = field(default_factory=list)  #: what led to them, one by one
     variables: bool = False  #: what it says depends on the environment
+    spelled: dict[FieldPath, str] = field(default_factory=dict)  #: settings in which variables stood, as they were
 
     def task(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """A copy of a task (or of one layer) with absolute paths and without variables."""
@@ -102,6 +110,8 @@ class Resolver:
             return value.source  # of an MCP server, whose model leaves the shape to the agent's CLI
         if not isinstance(value, str):
             return value
+        if "$" in value:
+            self.spelled[path] = value
         try:
             return self._without_variables(value)
         except PathProblem as problem:

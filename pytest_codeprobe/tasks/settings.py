@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_codeprobe.model.context import Registry
+from pytest_codeprobe.tasks.dialect import Dialect
 from pytest_codeprobe.tasks.paths import Places
 
 if TYPE_CHECKING:
@@ -22,9 +23,12 @@ class LoadSettings:
 
     rootdir: Path
     registry: Registry
+    dialect: Dialect = "native"  #: of files that name none
     unknown_fields: str = "error"  #: "error", or "warn" for top-level ones
     template_roots: tuple[str, ...] = ()  #: folders outside the repository that tasks may refer to
+    invoked_in: Path | None = None  #: the folder that relative paths on the command line are relative to; None: rootdir
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))  #: for variables in paths and env
+    warn: Callable[[str], None] = field(default=lambda _: None, compare=False)  #: says something once, for what is no task file's own
 
     @cached_property
     def places(self) -> Places:

@@ -124,4 +124,6 @@ def _values(file: str, key: str, value: Any) -> list[str]:
 
 
 def _wrong(file: str, why: str, remediation: str | None = None) -> CodeprobeError:
-    return CodeprobeError("NO_SUITE_MATCH", f"suite file {file}: {why}", remediation=remediation or f"Correct {file}.", detail={"file": file})
+    return CodeprobeError(
+        "NO_SUITE_MATCH", f"suite file {file}: {why}", remediation=remediation or f"Correct {file}.", detail={"file": file}
+    )

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
-from pytest_codeprobe.model.config import AgentConfig, PreRunCommand, Reference, RunLimits, SandboxConfig, Solution, TaskCommand
+from pytest_codeprobe.model.config import AgentConfig, PreRunCommand, Reference, RunLimits, SandboxConfig, Simulation, Solution, TaskCommand
+from pytest_codeprobe.tasks.dataset.spec import Dataset
+from pytest_codeprobe.tasks.dialect import Dialect
 from pytest_codeprobe.tasks.problems import shown
 
 MAX_ID = 100  #: characters
@@ -38,32 +40,6 @@ def _reason(value: Any) -> Any:
     if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() not in _NO_REASON):
         return value
     raise ValueError(f"must be true, false or the reason as text, not {shown(value)}")
-
-
-class Simulation(Model):
-    """A simulated user who answers the agent."""
-
-    persona: Text | None = None
-    goal: Text
-    constraints: tuple[Text, ...] | Text | None = None
-    max_turns: Int = Field(default=8, gt=0)
-    stop_token: Text = "<<<END>>>"
-    stop_on_criteria_pass: Flag = False
-    check_criteria: Literal["end_of_dialog", "every_turn", "both"] = "end_of_dialog"
-    max_total_tokens: Int | None = Field(default=None, gt=0)
-    enabled: Flag = True
-    agent: AgentConfig | None = None
-
-
-class Dataset(Model):
-    """Rows that a task is repeated over."""
-
-    rows: tuple[dict[str, Any], ...] | None = None
-    paths: tuple[Text, ...] | None = None
-    id_field: Text = "id"
-    sample_per_stratum: Int | None = Field(default=None, gt=0)
-    stratify_field: Text | None = None
-    sample_seed: Int | None = 0
 
 
 class Task(Model):
@@ -96,7 +72,7 @@ class Task(Model):
     expect: Literal["pass", "fail"] = "pass"
     gateway: Literal["auto", "off", "required"] = "auto"
     metadata: dict[str, Any] = {}
-    dialect: Literal["native", "coder-eval"] = "native"
+    dialect: Dialect = "native"  #: where it is not said, ini codeprobe_dialect holds
 
     @property
     def skip_reason(self) -> str | None:

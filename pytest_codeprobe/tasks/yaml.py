@@ -49,10 +49,12 @@ class Document:
     values: dict[FieldPath, Place] = field(default_factory=dict)
     keys: dict[FieldPath, Place] = field(default_factory=dict)
     moved: dict[FieldPath, FieldPath] = field(default_factory=dict)  #: what a merge key brought -> where it stands
+    stands: dict[FieldPath, FieldPath] = field(default_factory=dict)  #: what is read in another place than it stands -> where it stands
     complete: Callable[[], Document] | None = None  #: the same document with all places; None: they are known already
 
     def place(self, path: FieldPath, *, key: bool = False) -> Place:
         """Where the value (or its key) stands; of what is not in the document, the nearest thing around it."""
+        path = self._written(path)
         if self.complete is not None and (key or path not in self.values):
             whole = self.complete()
             self.values, self.keys, self.moved, self.complete = whole.values, whole.keys, whole.moved, None
@@ -64,6 +66,12 @@ class Document:
             if path in self.keys:  # a field that is missing: the name of what it is missing from says more than its content
                 return self.keys[path]
         return self.values.get(path, Place())
+
+    def _written(self, path: FieldPath) -> FieldPath:
+        for length in range(len(path), 0, -1) if self.stands else ():
+            if (origin := self.stands.get(path[:length])) is not None:
+                return (*origin, *path[length:])
+        return path
 
     def _origin(self, path: FieldPath) -> FieldPath:
         done = 0

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 from pytest_codeprobe.agents.base.transcripts import MAX_BYTES
 from pytest_codeprobe.errors import CodeprobeError, Stopped
-from pytest_codeprobe.model.agent import Agent, SessionParser, SessionRequest
+from pytest_codeprobe.model.agent import Agent, SessionCommand, SessionParser, SessionRequest
 from pytest_codeprobe.model.clock import stamp
+from pytest_codeprobe.model.config import Simulation
 from pytest_codeprobe.model.context import Context
-from pytest_codeprobe.model.result import Attempt, LimitHit, Usage, no_usage
+from pytest_codeprobe.model.result import FINAL_MESSAGE, Attempt, DialogResult, LimitHit, Usage, no_usage
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.trial.dialog import Dialog
 from pytest_codeprobe.trial.drift import drift_check
 from pytest_codeprobe.trial.environment import mock_folders
+from pytest_codeprobe.trial.interim import Interim
 from pytest_codeprobe.trial.recorder import recording
 from pytest_codeprobe.trial.session import Session, SessionOutcome
 from pytest_codeprobe.trial.spending import Spending, cost_at_most, usage_of
@@ -46,7 +49,10 @@ class Attempts:
         number: int,
         earlier: Sequence[Attempt],
         deadline: float | None,
+        interim: Interim,
     ) -> None:
+        """`interim`: what looks at the criteria between the exchanges of a dialog."""
+        self._interim = interim
         self._trial, self._context, self._agent, self._store, self._deadline = trial, context, agent, store, deadline
         self._may_start = may_start
         self._spending = Spending(trial, context, agent, may_start)
@@ -61,12 +67,27 @@ class Attempts:
         self.cli_calls: bytes | None = None  #: what stand-ins of the last session were called with
         self.limit: LimitHit | None = None
         self._running: tuple[Session, SessionParser] | None = None  #: of the running attempt
+        self._earlier_dialog: DialogResult | None = None
+        self.dialog: Dialog | None = None  #: the same, where there is a simulated user
+
+    def take_over(
+        self,
+        outcome: SessionOutcome | None,
+        transcript: Transcript | None,
+        limit: LimitHit | None,
+        cli_calls: bytes | None,
+        dialog: DialogResult | None,
+    ) -> None:
+        """The session is an earlier one, whose attempt is noted already."""
+        self._earlier_dialog = dialog
+        self.outcome, self.transcript, self.limit, self.began = outcome, transcript, limit, True
+        self.cli_calls = cli_calls
 
     def next(self) -> None:
         """Another attempt, in a fresh sandbox."""
         self.number += 1
         self.began = False
-        self._running = self.cli_calls = None
+        self._running = self.cli_calls = self.dialog = None
 
     def reserve(self) -> None:
         """Have money kept back for the attempt that comes; see Spending."""
@@ -77,12 +98,20 @@ class Attempts:
         """Seconds in which the trial waited for money: they are not its own time."""
         return self._spending.waited
 
-    def usage(self) -> Usage:
-        """Tokens and money of all attempts so far."""
-        total: Usage | None = None
-        for attempt in self.done:
-            total = attempt.usage if total is None else total.plus(attempt.usage)
-        return total if total is not None else Usage()
+    def usage(self, *, own: bool = False) -> Usage:
+        """Tokens and money of all attempts so far; `own`: without the earlier ones."""
+        return _sum([attempt.usage for attempt in self.done if not own or attempt.number >= self._first])
+
+    def bill(self) -> Usage:
+        """The same with what a simulated user has used."""
+        return _sum([attempt.bill for attempt in self.done])
+
+    def dialog_result(self) -> DialogResult | None:
+        """How the dialog of the last attempt went, with what the user has used in all of them."""
+        if self.dialog is None:
+            return self._earlier_dialog
+        used = [attempt.user_usage for attempt in self.done if attempt.user_usage is not None]
+        return self.dialog.result().model_copy(update={"usage": _sum(used)})
 
     def one(self, sandbox: Sandbox, log: logging.Logger) -> SessionOutcome | None:
         """One session; None for an agent that starts nothing. Stopped where the run ended it."""
@@ -100,19 +129,20 @@ class Attempts:
             executable=agent.find(context),
             redact=self._store.clean,  # knows the command's own secrets, too, once there are any
         )
-        command = agent.command(request)
-        if command is None:
+        simulation = self._trial.simulation if agent.is_session else None
+        command = agent.command(request) if simulation is None else None
+        if command is None and simulation is None:
             self._announce()
             self._note(None)
             return None
-        self._store.add_secrets(command.secrets)
         self.reserve()  # where nobody asked for prepare()
-        drift = drift_check(context.snapshot, agent, self._trial)
-        session = Session(agent, request, self._deadlines(), log, self._spending, drift=drift)
-        parser = agent.parser(request)
-        self._running = session, parser
         with recording(self._trial, sandbox, context) as calls:
-            outcome = self.outcome = session.run(command, parser, self._announce)
+            if simulation is not None:
+                outcome = self._dialog(simulation, request, log)
+            else:
+                assert command is not None
+                outcome = self._session(command, request, log)
+        self.outcome = outcome
         self.cli_calls = calls()
         if self.cli_calls is not None:
             self._store.calls(sandbox, self.cli_calls)
@@ -120,18 +150,52 @@ class Attempts:
         self.session_time += outcome.duration
         self.limit = outcome.limit_hit
         self._note(outcome)  # first of all: what it cost is known, whatever comes
-        self._settle(outcome.usage, outcome.unpriced, outcome.at_most)
-        if context.options.trace_overflow != "off":
-            self.transcript = parser.transcript()
-            warnings = tuple(dict.fromkeys((*outcome.warnings, *parser.warnings)))  # it may have been cut only now
-            outcome = self.outcome = replace(outcome, warnings=warnings)
+        self._settle(self.done[-1].bill, outcome.unpriced, outcome.at_most)
+        overflowed = self._take_transcript()
+        if self.transcript is not None:
             size = self._store.transcript(sandbox, self.transcript)
             context.events.emit("transcript", node_id=self._trial.node_id, attempt=self.number, bytes=size)
+        if len(outcome.final_message) > FINAL_MESSAGE:
+            self._store.answer(sandbox, outcome.final_message)
         if outcome.stopped:
             raise Stopped(outcome.stopped)
-        if parser.overflowed and outcome.end.code is None:
+        if overflowed and outcome.end.code is None:
             self._raise_overflow()
-        return outcome
+        return self.outcome
+
+    def _session(self, command: SessionCommand, request: SessionRequest, log: logging.Logger) -> SessionOutcome:
+        """The agent's work, in one go."""
+        agent = self._agent()
+        self._store.add_secrets(command.secrets)
+        drift = drift_check(self._context.snapshot, agent, self._trial)
+        session = Session(agent, request, self._deadlines(), log, self._spending, drift=drift)
+        parser = agent.parser(request)
+        self._running = session, parser
+        return session.run(command, parser, self._announce)
+
+    def _dialog(self, simulation: Simulation, request: SessionRequest, log: logging.Logger) -> SessionOutcome:
+        """The same in exchanges with a simulated user."""
+        self._deadlines()
+        with self._interim.beside(request.sandbox) as check:
+            self.dialog = Dialog(
+                simulation, self._agent(), request, log=log, spending=self._spending, store=self._store,
+                deadlines=self._time_left, announce=self._announce, check=check,
+            )  # fmt: skip
+            return self.dialog.run()
+
+    def _take_transcript(self) -> bool:
+        """Take what the session said, if the run wants it; whether there was too much of it."""
+        assert self.outcome is not None
+        if self.dialog is not None:
+            self.transcript = self.dialog.transcript()
+            return self.dialog.overflowed
+        assert self._running is not None
+        parser = self._running[1]
+        if self._context.options.trace_overflow != "off":
+            self.transcript = parser.transcript()
+            warnings = tuple(dict.fromkeys((*self.outcome.warnings, *parser.warnings)))  # it may have been cut only now
+            self.outcome = replace(self.outcome, warnings=warnings)
+        return parser.overflowed
 
     def _make_executable(self, sandbox: Sandbox) -> None:
         for folder in mock_folders(self._trial, sandbox):
@@ -151,14 +215,19 @@ class Attempts:
     def _announce(self) -> None:
         self._context.events.emit("trial_started", node_id=self._trial.node_id, attempt=self.number)
 
-    def _deadlines(self) -> dict[str, tuple[float, float]]:
-        """Name of a limit -> (seconds left, its value). SANDBOX_FAILED where preparing has used up all of it."""
-        limits = self._trial.limits
-        found = {"task_timeout": (limits.task_timeout - self.session_time, limits.task_timeout)}
+    def _time_left(self, used: float = 0.0) -> dict[str, tuple[float, float]]:
+        """Name of a limit -> (seconds left, its value). `used`: seconds that this attempt has taken, beside preparing."""
+        limits, taken = self._trial.limits, self.session_time + used
+        found = {"task_timeout": (limits.task_timeout - taken, limits.task_timeout)}
         if limits.turn_timeout is not None:
             found["turn_timeout"] = (limits.turn_timeout, limits.turn_timeout)
         if self._deadline is not None:
-            found["timeout"] = (self._deadline - self.prepare_time - self.session_time, self._deadline)
+            found["timeout"] = (self._deadline - self.prepare_time - taken, self._deadline)
+        return found
+
+    def _deadlines(self) -> dict[str, tuple[float, float]]:
+        """The same. SANDBOX_FAILED where preparing has used up all of one."""
+        found = self._time_left()
         for name, (left, value) in found.items():
             if left <= 0:
                 self.limit = LimitHit(name=name, value=value)
@@ -182,6 +251,7 @@ class Attempts:
                 exit_status=ended.status if ended is not None else None,
                 exit_cause=ended.cause if ended is not None else None,
                 usage=usage,
+                user_usage=self.dialog.user_usage() if self.dialog is not None else None,
             )
         )
 
@@ -189,7 +259,7 @@ class Attempts:
         """The running attempt is over without an outcome: it left evidence, which a rerun must not overwrite, and perhaps a bill."""
         if any(a.number == self.number for a in self.done):
             return
-        usage = no_usage()
+        usage = self.dialog.usage() if self.dialog is not None else no_usage()
         if self._running is not None and self._running[0].started and self._agent().is_session:
             usage = usage_of(self._running[1], self._context)
         self.done.append(
@@ -201,6 +271,7 @@ class Attempts:
                 started_at=stamp(self._context.clock.now()),
                 duration_seconds=0.0,
                 usage=usage,
+                user_usage=self.dialog.user_usage() if self.dialog is not None else None,
             )
         )
 
@@ -208,8 +279,10 @@ class Attempts:
         """The trial is over: nothing is kept back for it any more. `unfinished`: an attempt may have begun that has not ended."""
         if unfinished:
             self._note_unfinished(code, reason)
-        usage = next((a.usage for a in self.done if a.number == self._spending.attempt), no_usage())
+        usage = next((a.bill for a in self.done if a.number == self._spending.attempt), no_usage())
         at_most = cost_at_most(self._running[1], usage, self._context) if self._running is not None else None
+        if self.dialog is not None:
+            at_most = self.dialog.at_most()
         self._settle(usage, at_most=at_most)
 
     def release(self) -> None:
@@ -263,6 +336,14 @@ class Attempts:
             return
         if outcome.end.code == "AUTH_FAILED" and not self._context.network.has_attempts(self._trial):  # who knows who said 403
             with contextlib.suppress(OSError):  # a full disk: the controller tells the others, by the record
-                self._context.stops.raise_flag("auth", self._agent().name)
+                self._context.stops.raise_flag("auth", outcome.by or self._agent().name)
         end = outcome.end
         raise CodeprobeError(outcome.end.code, end.reason or outcome.end.code, remediation=end.remediation, detail=end.detail)
+
+
+def _sum(usages: Sequence[Usage]) -> Usage:
+    """Nothing is known of none."""
+    total: Usage | None = None
+    for usage in usages:
+        total = usage if total is None else total.plus(usage)
+    return total if total is not None else Usage()

@@ -14,7 +14,7 @@ from pytest_codeprobe.model.result import LimitHit
 from pytest_codeprobe.model.sandbox import Command, CommandResult, Sandbox
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import remove_tree
-from pytest_codeprobe.trial.environment import command_environment, make_tools
+from pytest_codeprobe.trial.environment import command_environment, make_tools, with_host
 
 
 class TaskCommands:
@@ -38,9 +38,12 @@ class TaskCommands:
         log: logging.Logger | None,
         extra: Mapping[str, str] | None = None,
         role: Literal["setup", "post_run"] = "setup",
+        is_tasks: bool = False,
     ) -> CommandResult:
-        """One command to its end. SANDBOX_FAILED if it can't be started; Stopped where the run ended it."""
+        """One command to its end; `is_tasks`: the task itself has it. SANDBOX_FAILED if it can't start; Stopped where the run ended it."""
         environment = {**command_environment(self._trial, self._context, sandbox, self._tools(sandbox), "grader"), **(extra or {})}
+        if is_tasks:
+            environment = with_host(self._trial, self._context, environment)
         try:
             result = sandbox.run(Command(argv=["/bin/sh", "-c", command], env=environment), role=role, timeout=timeout)
         except OSError as error:
@@ -57,7 +60,7 @@ class TaskCommands:
         if state != self._laid:
             if left := remove_tree(folder):
                 raise CodeprobeError("SANDBOX_FAILED", f"what the session left could not be removed: {left[0]}")
-            make_tools(folder)
+            make_tools(folder, self._trial.row)
             self._laid = state
         return folder
 
@@ -72,7 +75,7 @@ class TaskCommands:
         self._check(until, left)
         for entry in self._trial.pre_run:
             self.post_run_due = True
-            result = self.run(sandbox, entry.command, min(entry.timeout, max(0.001, until - monotonic())), log=log)
+            result = self.run(sandbox, entry.command, min(entry.timeout, max(0.001, until - monotonic())), log=log, is_tasks=True)
             self._check(until, left)
             if result.exit.status != 0 and entry.fail_on_error:
                 why = "took too long" if result.exit.cause == "timeout" else f"exited {result.exit.status}"
@@ -100,7 +103,7 @@ class TaskCommands:
         failures = []
         for entry in self._trial.post_run:
             try:
-                result = self.run(sandbox, entry.command, entry.timeout, log=None, role="post_run")
+                result = self.run(sandbox, entry.command, entry.timeout, log=None, role="post_run", is_tasks=True)
                 if result.exit.status != 0:
                     failures.append(f"post_run {entry.command!r}: status {result.exit.status}, {result.exit.cause}")
             except (Stopped, CodeprobeError) as trouble:

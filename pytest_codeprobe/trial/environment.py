@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.rows import ROW_FILE, row_variables
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.text import MIN_SECRET, is_secret_name
@@ -77,6 +80,23 @@ def mock_folders(trial: Trial, sandbox: Sandbox) -> list[Path]:
     return [f for f in folders if f.is_dir() and Path(os.path.realpath(f)).is_relative_to(top)]
 
 
+def of_host(trial: Trial, context: Context) -> dict[str, str]:
+    """Variables of the process that runs pytest, for the commands of a task that sees them; else none.
+
+    HOME is its own too. What would change how Python and node start is left out, as everywhere.
+    """
+    if not trial.host_environment:
+        return {}
+    return {k: v for k, v in context.environ.items() if not k.startswith((*_OURS, "PYTHON")) and k != "NODE_OPTIONS"}
+
+
+def with_host(trial: Trial, context: Context, environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment of commands on top of the host's."""
+    host = of_host(trial, context)
+    own_home = {"HOME": host["HOME"]} if "HOME" in host and "HOME" not in trial.sandbox.env else {}
+    return {**host, **environment, **own_home}
+
+
 def command_environment(trial: Trial, context: Context, sandbox: Sandbox, tools: Path, role: str) -> dict[str, str]:
     """What pre_run, post_run, solutions and graders see. `tools` holds the `python` that they find first.
 
@@ -100,13 +120,16 @@ def command_environment(trial: Trial, context: Context, sandbox: Sandbox, tools:
         "GIT_CONFIG_KEY_1": "core.fsmonitor",
         "GIT_CONFIG_VALUE_1": "false",
         **trial.variables(sandbox.workspace),
+        **({} if trial.row is None else {**row_variables(trial.row), "ROW_JSON": str(tools / ROW_FILE)}),
         **passed_through(trial, context, role),
         **trial.sandbox.env,
     }
 
 
-def make_tools(folder: Path) -> Path:
+def make_tools(folder: Path, row: Mapping[str, Any] | None = None) -> Path:
     """A fresh folder with HOME, TMPDIR and a `python` without site-packages, made when nothing of the agent is alive.
+
+    And with the row of the dataset, if there is one.
 
     A virtual environment of two links and a line of configuration: `sys.executable` stays inside it.
     """
@@ -121,6 +144,8 @@ def make_tools(folder: Path) -> Path:
             os.close(fd)
         for name in names:
             os.symlink(program, f"{top}/bin/{name}")
+        if row is not None:
+            (folder / ROW_FILE).write_text(json.dumps(row), encoding="utf-8")
     except OSError as error:
         raise CodeprobeError("SANDBOX_FAILED", f"{folder}: {error.strerror}") from error
     return folder
@@ -155,8 +180,13 @@ def _declared_secrets(trial: Trial, context: Context) -> dict[str, str]:
     passed = {**passed_through(trial, context, "agent"), **passed_through(trial, context, "grader")}
     declared = {**passed, **trial.sandbox.env, **trial.agent.env}
     found = {name: value for name, value in declared.items() if is_secret(name)}
-    for server, table in (trial.agent.mcp_servers or {}).items():  # two of them may have one name for two keys
-        own = table.get("env")
-        values = own if isinstance(own, dict) else {}
-        found |= {f"{name} of {server}": value for name, value in values.items() if isinstance(value, str) and is_secret(name)}
+    user = trial.simulation.agent if trial.simulation is not None else None
+    if user is not None:
+        found |= {f"{name} of the simulated user": value for name, value in user.env.items() if is_secret(name)}
+    for whose, config in (("", trial.agent), (" of the simulated user", user)):
+        for server, table in ((config.mcp_servers if config is not None else None) or {}).items():  # two may have one name for two keys
+            own = table.get("env")
+            values = own if isinstance(own, dict) else {}
+            named = f"{server}{whose}"
+            found |= {f"{name} of {named}": value for name, value in values.items() if isinstance(value, str) and is_secret(name)}
     return found

@@ -18,6 +18,7 @@ from pytest_codeprobe.model.result import CriterionResult
 from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessLimits, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.trial.environment import with_host
 from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.protect import put_back
 from pytest_codeprobe.trial.session import SessionOutcome
@@ -89,6 +90,11 @@ class TrialGrading:
     def environment(self) -> Mapping[str, str]:
         """See the protocol."""
         return self._place.environment
+
+    @property
+    def command_environment(self) -> Mapping[str, str]:
+        """See the protocol."""
+        return with_host(self.trial, self.context, self.environment)
 
     @property
     def scratch(self) -> Path:

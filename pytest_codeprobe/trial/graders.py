@@ -66,7 +66,7 @@ class GradersPlace:
             raise CodeprobeError("SANDBOX_FAILED", f"what the session left in the graders' place could not be removed: {left[0]}")
         try:
             root.mkdir(mode=0o700)
-            make_tools(root / "tools")
+            make_tools(root / "tools", self._trial.row)
             (root / "agent_output.txt").write_text(self._message or "", encoding="utf-8", errors="replace")
             if self._reference is not None:
                 (root / "reference").mkdir()

@@ -10,11 +10,24 @@ from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Context
-from pytest_codeprobe.model.result import AgentInfo, Attempt, CriterionResult, LimitHit, Phase, Status, TrialResult, Usage
+from pytest_codeprobe.model.result import (
+    FINAL_MESSAGE,
+    AgentInfo,
+    Attempt,
+    CriterionResult,
+    DialogResult,
+    Fingerprint,
+    LimitHit,
+    Phase,
+    Status,
+    TrialResult,
+    Usage,
+)
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.options import spelled
 from pytest_codeprobe.text import Redactor, shorten
+from pytest_codeprobe.trial.fingerprint import fingerprint
 from pytest_codeprobe.trial.grade import Verdict
 from pytest_codeprobe.trial.session import SessionOutcome
 
@@ -72,6 +85,8 @@ class Facts:
     context: Context
     attempts: tuple[Attempt, ...]
     usage: Usage
+    cost_usd: float | None  #: of a simulated user, too
+    dialog: DialogResult | None
     outcome: SessionOutcome | None
     verdict: Verdict | None
     limit: LimitHit | None
@@ -122,14 +137,16 @@ def build_record(facts: Facts, ending: Ending, outcome: Literal["passed", "faile
         driver=facts.driver,
         attempts=tuple(a.model_copy(update={"reason": clean.text(a.reason)}) if a.reason else a for a in facts.attempts),
         usage=facts.usage,
-        cost_usd=facts.usage.cost_usd,
-        final_message=shorten(clean.text(session.final_message), 4000) if session else "",
+        cost_usd=facts.cost_usd,
+        dialog=facts.dialog,
+        final_message=shorten(clean.text(session.final_message), FINAL_MESSAGE) if session else "",
         stderr_tail=clean.text(session.stderr_tail)[-_MAX_TAIL:] if session else "",
         changed_files=tuple(clean.text(f"{_LETTER[c.kind]} {c.path}") for c in facts.changes[:_MAX_CHANGES]),
         changed_total=len(facts.changes),
         kept=facts.kept,
         warnings=tuple(clean.text(w) for w in facts.warnings),
         timings=facts.timings,
+        fingerprint=fingerprint(trial, facts.context) if facts.began else Fingerprint(),
         worker=facts.context.worker,
         folder=trial.folder if facts.began or status == "error" else None,
         started_at=facts.started_at,

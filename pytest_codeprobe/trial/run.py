@@ -22,6 +22,7 @@ from pytest_codeprobe.trial.commands import TaskCommands
 from pytest_codeprobe.trial.grade import TrialGrading, Verdict, grading_timeout, judge, pointless
 from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.handle import SandboxHandle
+from pytest_codeprobe.trial.interim import Interim, Said
 from pytest_codeprobe.trial.preserve import TrialLog
 from pytest_codeprobe.trial.protect import put_back
 from pytest_codeprobe.trial.record import Facts, as_ours, build_record, classify, phase_of_attempt
@@ -70,7 +71,8 @@ class TrialRun:
         self._forbidden: CodeprobeError | None = None  #: what the trial tried on the network
         self._commands = TaskCommands(trial, context, deadline, lambda: self.session_began)
         self._store = AttemptStore(context, trial)
-        self._attempts = Attempts(trial, context, self.agent, self._may_start, self._store, number, earlier, deadline)
+        interim = Interim(trial, context, make_sandbox, self._interim, self._store)
+        self._attempts = Attempts(trial, context, self.agent, self._may_start, self._store, number, earlier, deadline, interim)
         self._criteria: tuple[Criterion, ...] = ()
 
     # ---- stages
@@ -79,7 +81,9 @@ class TrialRun:
 
         def work() -> SandboxHandle:
             self._may_start()
-            self._criteria = tuple(self.context.registry.criteria[c["type"]].model_validate(c) for c in self.trial.criteria)
+            if self.context.proportions is not None and self.context.proportions.decided(self.trial):
+                raise Skipped("decided")
+            self._criteria = self._read_criteria()
             if reason := pointless(self.agent(), self.trial, self._criteria):
                 raise Skipped(reason)
             self._attempts.reserve()
@@ -160,10 +164,22 @@ class TrialRun:
         if ending.status is None:
             ending = replace(ending, reason=reason)
         self._attempts.close(ending.code, ending.reason, unfinished=first and self._sandbox is not None)
-        self.result = build_record(self._facts(warnings), ending, outcome)
+        self.result = self._counted(build_record(self._facts(warnings), ending, outcome))
         if self._sandbox is not None or self.result.status == "error":
             self._write(outcome)
         return self.result
+
+    def _counted(self, result: TrialResult) -> TrialResult:
+        """The verdict among those of its repeats."""
+        if self.context.proportions is None:
+            return result
+        if result.status not in ("passed", "failed"):
+            self.context.proportions.give_back(self.trial)
+            return result
+        try:
+            return result.model_copy(update={"miss": self.context.proportions.take(self.trial, result.status)})
+        except CodeprobeError as trouble:
+            return build_record(self._facts([]), classify(trouble, ours=True, phase="preserve"), None)
 
     def raised(self, error: BaseException | None) -> bool:
         """Whether the exception comes from one of the trial's own stages, not from a fixture or a test of the user's."""
@@ -185,9 +201,9 @@ class TrialRun:
         """Remove the private folder; what could not be removed."""
         return () if self._sandbox is None else self._sandbox.delete()
 
-    def usage(self) -> Usage:
-        """Tokens and money of all attempts so far."""
-        return self._attempts.usage()
+    def usage(self, *, own: bool = False) -> Usage:
+        """Tokens and money of all attempts so far; `own`: without those before a rerun, or of an earlier run."""
+        return self._attempts.usage(own=own)
 
     def frozen_changes(self) -> Sequence[Change]:
         """What the session changed; freezes the workspace if that has not happened yet."""
@@ -262,6 +278,9 @@ class TrialRun:
             raise error
         return value  # type: ignore[return-value]  # stored by the same stage
 
+    def _read_criteria(self) -> tuple[Criterion, ...]:
+        return tuple(self.context.registry.criteria[c["type"]].model_validate(c) for c in self.trial.criteria)
+
     def _may_start(self) -> None:
         if reason := self.context.stops.forbids_start(self.trial.agent.type or ""):
             raise Stopped(reason)
@@ -302,8 +321,11 @@ class TrialRun:
         self._frozen = True
         began = monotonic()
         self.changes = self._sandbox.changes()
-        self._store.freeze(self._sandbox)
+        self._keep()
         self._timings["freeze"] = round(monotonic() - began, 4)
+
+    def _keep(self) -> None:
+        self._store.freeze(self.current_sandbox())
 
     def _grade(self) -> Verdict:
         sandbox = self.current_sandbox()
@@ -319,17 +341,25 @@ class TrialRun:
             return Verdict(passed=False, score=verdict.score, criteria=verdict.criteria, skipped=verdict.skipped)
         return verdict
 
-    def _grading(self, changes: Sequence[Change], *, timeout: float) -> TrialGrading:
-        sandbox = self.current_sandbox()
-        outcome = self.outcome if self.agent().is_session else None
+    def _interim(self, copy: Sandbox, changes: Sequence[Change], said: Said) -> Verdict:
+        """Between the exchanges of a dialog: what the criteria make of a copy."""
+        assert self._log is not None
+        put_back(copy, self.trial.sandbox.protected)
+        grading = self._grading(changes, timeout=grading_timeout(self.trial, self._criteria), where=(copy, *said))
+        return judge(self._criteria, grading, has_session=True, log=self._log.logger)
+
+    def _grading(self, changes: Sequence[Change], *, timeout: float, where: tuple[Sandbox, *Said] | None = None) -> TrialGrading:
+        """`where`: another place than the attempt's own sandbox, and another session."""
+        sandbox, outcome, transcript = where or (self.current_sandbox(), self.outcome, self.transcript)
+        outcome = outcome if self.agent().is_session else None
         message = outcome.final_message if outcome else None
         return TrialGrading(
             trial=self.trial,
             context=self.context,
             sandbox=sandbox,
-            place=GradersPlace(self.trial, self.context, sandbox, message, self.transcript),
+            place=GradersPlace(self.trial, self.context, sandbox, message, transcript),
             outcome=outcome,
-            transcript=self.transcript if outcome else None,
+            transcript=transcript if outcome else None,
             changes=changes,
             timeout=timeout,
             redact=self._store.clean,
@@ -370,6 +400,8 @@ class TrialRun:
             context=self.context,
             attempts=self.attempts,
             usage=self.usage(),
+            cost_usd=self._attempts.bill().cost_usd,
+            dialog=self._attempts.dialog_result(),
             outcome=self.outcome,
             verdict=self.verdict,
             limit=self.limit,

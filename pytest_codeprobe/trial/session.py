@@ -17,6 +17,7 @@ from pytest_codeprobe.model.config import RunLimits
 from pytest_codeprobe.model.context import Context, reason_of
 from pytest_codeprobe.model.result import AgentInfo, LimitHit, Usage
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
+from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.text import one_line, shorten
 from pytest_codeprobe.trial.drift import ENOUGH, DriftCheck
 from pytest_codeprobe.trial.environment import session_environment
@@ -54,6 +55,7 @@ class SessionOutcome:
     started_at: str
     duration: float
     stopped: str | None = None  #: the run's reason that ended it
+    by: str | None = None  #: the agent whose end it is, where that is the simulated user's
 
 
 class LineTail:
@@ -180,6 +182,12 @@ def tail(path: Path, limit: int = _TAIL) -> str:
         return ""
 
 
+def _take_away(path: Path, root: Path) -> None:
+    """What an earlier exchange has left where a file is to be laid: no link of the agent's is followed out of its own folders."""
+    if not Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(root)) or remove_tree(path):
+        raise CodeprobeError("SANDBOX_FAILED", f"session: an earlier exchange has left something else in the place of {path}")
+
+
 def _stopped(ended: ProcessExit, why: str | None, parser: SessionParser) -> tuple[str | None, str | None]:
     """The run's reason that ended a session, if any, and what it was stopped for otherwise.
 
@@ -205,12 +213,16 @@ class Session:
         *,
         drift: DriftCheck | None = None,
         until: Until | None = None,
+        logs: Path | None = None,
+        name: str = "agent",
     ) -> None:
+        """`logs`, `name`: where its output goes, if not among the logs of its sandbox, and what the two files are called."""
         self._agent, self._request, self._log, self._spending, self._drift = agent, request, log, spending, drift
         self._until = drift.look if drift is not None else until
         self._deadlines = deadlines  # name -> (seconds left, value of the limit)
         self._process: Process | None = None
-        self.stdout, self.stderr = request.sandbox.logs / "agent.stdout", request.sandbox.logs / "agent.stderr"
+        folder = request.sandbox.logs if logs is None else logs
+        self.stdout, self.stderr = folder / f"{name}.stdout", folder / f"{name}.stderr"
 
     @property
     def started(self) -> bool:
@@ -276,6 +288,8 @@ class Session:
     def _start(self, command: SessionCommand, timeout: float) -> Process:
         request = self._request
         for path, content in command.files.items():
+            if request.exchange is not None and request.exchange.number > 1:
+                _take_away(path, request.sandbox.root)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)
             path.write_bytes(content)

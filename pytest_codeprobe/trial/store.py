@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +19,7 @@ from pytest_codeprobe.trial.environment import short_secrets, trial_secrets
 from pytest_codeprobe.trial.preserve import copy_log, fresh, preserve_mode, scrub_tree
 
 CALLS = "calls.jsonl"
-_LOGS = ("agent.stdout", "agent.stderr", "trial.log", "transcript.json", CALLS)
+_LOGS = ("agent.stdout", "agent.stderr", "trial.log", "transcript.json", "answer.txt", CALLS)
 
 
 class AttemptStore:
@@ -27,10 +27,11 @@ class AttemptStore:
 
     def __init__(self, context: Context, trial: Trial) -> None:
         self._trial = trial
-        self._folder = context.run_dir / "trials" / trial.folder
+        self._folder = self.folder = context.run_dir / "trials" / trial.folder
         self._mode = preserve_mode(context.options.preserve)
         self.redactor = context.redactor
         self.add_secrets(trial_secrets(trial, context))
+        self.also: list[str] = []  #: names of further logs of the running attempt
         self.kept: Literal["whole", "partial", "none"] = "none"
         self.warnings = [
             f"the value of {name} is shorter than {MIN_SECRET} characters and is not redacted" for name in short_secrets(trial, context)
@@ -106,9 +107,25 @@ class AttemptStore:
 
         def work() -> None:
             place = self._folder / f"attempt-{number}"
-            for name in _LOGS:
+            for name in (*_LOGS, *self.also):
                 if not copy_log(f"{sandbox.logs}/{name}", f"{place}/{name}", self.redactor):
                     self.warnings.append(f"{self._trial.node_id}: {name} is not kept: the session put something else in its place")
+
+        self._guard(work)
+        self.also.clear()
+
+    def answer(self, sandbox: Sandbox, message: str) -> None:
+        """Lay answer.txt among the raw logs: the record holds no more than the beginning of a long answer."""
+        self._guard(lambda: write_whole(fresh(sandbox.logs / "answer.txt"), message.encode("utf-8", "replace")))
+
+    def take_attempts(self, folder: Path, numbers: Sequence[int]) -> None:
+        """Copy the logs of attempts from the trial's folder in another run."""
+
+        def work() -> None:
+            for number in numbers:
+                parts = [path.name for path in (folder / f"attempt-{number}").glob("*-[0-9]*.std*")]  # of exchanges
+                for name in (*_LOGS, *parts):
+                    copy_log(f"{folder}/attempt-{number}/{name}", f"{self._folder}/attempt-{number}/{name}", self.redactor)
 
         self._guard(work)
 

@@ -20,7 +20,7 @@ from tests.make.project import (
     canonical,
     clean_environ,
     extra,
-    lint_requirements,
+    group,
     runtime_requirements,
     say,
 )
@@ -42,7 +42,8 @@ def lock() -> None:
         _call([str(interpreter.path), "-m", "venv", scratch])
         python = Path(scratch, "bin", "python")
         _call([str(python), "-m", "pip", "install", "--quiet", "--upgrade", "pip"])
-        everything = [*runtime_requirements(), *extra("report"), *extra("test"), *lint_requirements(), *build_requirements(), "pip"]
+        extras, groups = (*extra("report"), *extra("test")), (*group("lint"), *group("reference"))
+        everything = [*runtime_requirements(), *extras, *groups, *build_requirements(), "pip"]
         newest = resolve(python, everything)
         lowest = resolve(python, [*map(at_its_bound, runtime_requirements()), *extra("test"), "pip"])
     _write(CONSTRAINTS, "What CI installs, on every Python: the package, its extras, the tests, the linters, the build backend.", newest)

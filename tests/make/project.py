@@ -44,9 +44,9 @@ def build_requirements() -> list[str]:
     return list(pyproject()["build-system"]["requires"])
 
 
-def lint_requirements() -> list[str]:
-    """The linters and the type stubs."""
-    return list(pyproject()["dependency-groups"]["lint"])
+def group(name: str) -> list[str]:
+    """The requirements of one dependency group: what work on the package needs, and its users don't."""
+    return list(pyproject()["dependency-groups"][name])
 
 
 def canonical(name: str) -> str:

@@ -24,7 +24,7 @@ from tests.make.project import (
     build_requirements,
     clean_environ,
     extra,
-    lint_requirements,
+    group,
     on_ci,
     runtime_requirements,
     say,
@@ -73,7 +73,7 @@ class Suite:
 
 def locked(interpreter: Interpreter) -> Environment:
     """The locked set with all tools: for tests, linters, benchmarks, demo, and for building the wheel."""
-    requirements = (*runtime_requirements(), *extra("test"), *lint_requirements(), *build_requirements())
+    requirements = (*runtime_requirements(), *extra("test"), *group("lint"), *group("reference"), *build_requirements())
     return Environment(f"py{interpreter.minor}", interpreter, CONSTRAINTS, requirements)
 
 

@@ -28,9 +28,9 @@ class Engine:
 
     def choose(self, conversation: Conversation) -> tuple[Script | None, Turn]:
         """The script and the turn for a request; no script for a side request. Raises ScriptMistake when none fits."""
-        if not conversation.tools:
+        script = self._scenario.script_for(conversation.first_message, conversation.system, tools=bool(conversation.tools))
+        if script is None and not conversation.tools:
             return None, self._scenario.side
-        script = self._scenario.script_for(conversation.first_message, conversation.system)
         if script is None:
             raise ScriptMistake(f"no script for the prompt {conversation.first_message[-200:]!r}")
         return script, script.turn(conversation.replies)

@@ -117,12 +117,14 @@ class Script:
     `key` is looked for in the first user message, then in the system prompt; the first script whose key is there answers, and the one with
     an empty key answers the rest. Which turn is due follows from the number of replies that the request already shows, so a retried request
     gets the same answer. After the last turn a script ends with its last text, or starts again with `loop`.
+    Without `tools` it is for requests that offer none, such as those of a simulated user.
     """
 
     turns: Sequence[Turn]
     key: str = ""
     faults: Sequence[Fault] = ()
     loop: bool = False
+    tools: bool = True
 
     def turn(self, replies: int) -> Turn:
         """The turn for a conversation that already shows this many replies of the model."""
@@ -154,13 +156,14 @@ class Scenario:
         """Whether the server must not listen at all."""
         return any(fault.kind == "refused" for fault in self.faults)
 
-    def script_for(self, first_message: str, system: str) -> Script | None:
+    def script_for(self, first_message: str, system: str, *, tools: bool = True) -> Script | None:
         """The script whose key is in the first user message, else in the system prompt, else the one without a key."""
+        scripts = [script for script in self.scripts if script.tools == tools]
         for text in (first_message, system):
-            for script in self.scripts:
+            for script in scripts:
                 if script.key and script.key in text:
                     return script
-        return next((script for script in self.scripts if not script.key), None)
+        return next((script for script in scripts if not script.key), None)
 
 
 def load(path: Path) -> Scenario:

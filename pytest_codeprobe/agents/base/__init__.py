@@ -92,9 +92,10 @@ class BaseParser(SessionParser):
     def __init__(self, request: SessionRequest) -> None:
         self.request = request
         options, used_up = request.context.options, request.context.stops.is_raised(TRUNCATE)
-        self.steps = TranscriptBuilder(
-            request.prompt, limit=0 if used_up else options.trace_max_bytes or MAX_BYTES, off=options.trace_overflow == "off"
-        )
+        limit = options.trace_max_bytes or MAX_BYTES
+        if request.exchange is not None:
+            limit = max(1, limit - request.exchange.transcript_bytes)
+        self.steps = TranscriptBuilder(request.prompt, limit=0 if used_up else limit, off=options.trace_overflow == "off")
         self.session_id = ""
         self.version: str | None = __version__
         self.model: str | None = request.trial.agent.model

@@ -10,6 +10,7 @@ from pytest_codeprobe.agents.base import json_object, mapping, text
 from pytest_codeprobe.agents.base.credentials import aws_lives, google_lives, moment, token_expiry
 from pytest_codeprobe.agents.claude import clouds
 from pytest_codeprobe.agents.claude.clouds import Cloud
+from pytest_codeprobe.agents.claude.sources import FILES, setting_sources
 from pytest_codeprobe.model.agent import CredentialLife, SessionRequest
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.network import Endpoint
@@ -25,7 +26,6 @@ _CLOUDS: Mapping[Cloud, tuple[str, str]] = {
     "vertex": ("CLAUDE_CODE_USE_VERTEX", "ANTHROPIC_VERTEX_BASE_URL"),
 }
 _OFF = frozenset({"", "0", "false", "no", "off"})  #: of a switch
-_PROJECT_SETTINGS = ".claude/settings.json"
 _GOOGLE_TOKENS = "oauth2.googleapis.com"
 _RENEW: Mapping[Cloud | None, str] = {
     None: "Set a valid ANTHROPIC_API_KEY whose account has credit, or log in again with `claude /login`.",
@@ -119,12 +119,12 @@ def paid_anyway(trial: Trial, context: Context, settings: Mapping[str, Any], wor
     if context.options.backend in _CLOUDS:
         return f"the backend {context.options.backend} could be reached all the same"
     sources: dict[str, Mapping[str, Any]] = {"the task": _given(trial, context), "agent.claude.settings": mapping(settings.get("env"))}
-    if trial.agent.project_settings:
+    for file in (FILES[source] for source in setting_sources(trial.agent) if source in FILES):
         try:
-            project = json_object((workspace / _PROJECT_SETTINGS).read_bytes())
+            project = json_object((workspace / file).read_bytes())
         except OSError:
             project = None
-        sources[f"the workspace's {_PROJECT_SETTINGS}"] = mapping(mapping(project).get("env"))
+        sources[f"the workspace's {file}"] = mapping(mapping(project).get("env"))
     for place, variables in sources.items():
         on = [switch for switch, _ in _CLOUDS.values() if str(variables.get(switch, "")).strip().lower() not in _OFF]
         if place != "the task" and BASE_URL in variables:

@@ -14,6 +14,7 @@ from pytest_codeprobe.agents.claude import access, clouds
 from pytest_codeprobe.agents.claude import servers as mcp
 from pytest_codeprobe.agents.claude.access import BASE_URL, KEYS, stored_login
 from pytest_codeprobe.agents.claude.parser import ClaudeParser
+from pytest_codeprobe.agents.claude.sources import setting_sources
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent, CredentialLife, SessionCommand, SessionRequest
 from pytest_codeprobe.model.base import Model
@@ -47,6 +48,8 @@ class ClaudeTable(Model):
 
     #: the CLI's own word, instead of `agent.permission_mode`
     permission_mode: Literal["acceptEdits", "auto", "bypassPermissions", "dontAsk", "manual", "plan"] | None = None
+    #: whose settings files the CLI reads, instead of `agent.project_settings`; a session's user has none but what the task gives
+    setting_sources: tuple[Literal["user", "project", "local"], ...] | None = None
     settings: dict[str, Any] | None = None  #: content of a settings file that is loaded on top of the project's
 
 
@@ -58,6 +61,7 @@ class Claude(Agent):
     executable = "claude"
     backends = ("direct", "bedrock", "vertex")
     usage_known = "live"
+    resumes = True
     model_aliases = frozenset(_ALIASES)
     holds = frozenset({"max_turns", "max_usd"})
     supports = frozenset(
@@ -154,11 +158,13 @@ class Claude(Agent):
         files: dict[Path, bytes] = {}
         mode, approved = _permissions(config, table, isolates=request.isolates)
         argv = [request.executable or "claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"]
-        argv += ["--setting-sources", "project" if config.project_settings else "", "--strict-mcp-config", "--permission-mode", mode]
+        argv += ["--setting-sources", ",".join(setting_sources(config)), "--strict-mcp-config", "--permission-mode", mode]
         servers = mcp.servers(config, request.sandbox.workspace)
         argv += _tools(config, approved, servers)
         argv += _options(config)
         argv += _limits(request)
+        if request.exchange is not None and request.exchange.number > 1:
+            argv += ["--resume", request.exchange.session_id]
         for option, content in _documents(request.trial, table).items():
             path = home / f"codeprobe{option.removeprefix('-')}"
             files[path] = content

@@ -11,7 +11,7 @@ from pytest_codeprobe.agents.base import BaseParser, amount, count, exit_words, 
 from pytest_codeprobe.agents.base.transcripts import Draft
 from pytest_codeprobe.agents.claude import access
 from pytest_codeprobe.agents.claude.servers import NOT_THERE, by_hand, capabilities_of
-from pytest_codeprobe.agents.claude.usage import Replies, Reply, final_tokens
+from pytest_codeprobe.agents.claude.usage import Replies, Reply, final_tokens, since
 from pytest_codeprobe.model.agent import Agent, Fault, SessionEnd, SessionRequest
 from pytest_codeprobe.model.capabilities import Capabilities
 from pytest_codeprobe.model.result import Source, Usage
@@ -60,7 +60,9 @@ class ClaudeParser(BaseParser):
         self._open: dict[str, str] = {}  #: conversation (id of the call that began it, "" = main) -> message being streamed
         self._tools: dict[str, str] = {}  #: call id -> tool
         self._refused: dict[str, str] = {}
-        self._ran = self._worked = self._requested = False
+        self._earlier = None if request.exchange is None else request.exchange.usage  #: of this conversation, whose work counts as done
+        self._ran = self._worked = self._earlier is not None and bool(self._earlier.tool_calls)
+        self._requested = False
         self._mode = ""
         self._last = ""
         self._result: _Result | None = None
@@ -241,8 +243,10 @@ class ClaudeParser(BaseParser):
             self._refuse(text(denial.get("tool_use_id")), text(denial.get("tool_name")))
         said = text(line.get("result")) or "; ".join(text(e) for e in sequence(line.get("errors")))
         cost, source = self._replies.final_cost(line)
-        most = self._replies.final_cost_at_most(line)
-        self._result = _Result(text(line.get("subtype")), line.get("is_error") is True, said, final_tokens(line), cost, source, most)
+        most, tokens = self._replies.final_cost_at_most(line), final_tokens(line)
+        if self._earlier is not None:  # the CLI's last line counts the whole conversation
+            (tokens, cost), most = since(self._earlier, tokens, cost), 0.0
+        self._result = _Result(text(line.get("subtype")), line.get("is_error") is True, said, tokens, cost, source, most)
         if not self._result.is_error:
             self.fault = self._rejection = None
             if said.strip():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_codeprobe.agents.base import json_object, mapping, sequence
+from pytest_codeprobe.agents.claude.sources import reads_project
 from pytest_codeprobe.errors import did_you_mean
 from pytest_codeprobe.model.capabilities import Capabilities
 from pytest_codeprobe.model.config import AgentConfig
@@ -94,7 +95,7 @@ def servers(config: AgentConfig, workspace: Path) -> Servers:
     """What a session in this workspace has; --strict-mcp-config leaves out everything that is not named to the CLI."""
     path = workspace / ".mcp.json"
     found: Mapping[str, Any] | None = None
-    if config.project_settings:
+    if reads_project(config):
         try:
             found = mapping(mapping(json_object(path.read_bytes())).get("mcpServers"))
         except OSError:

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_codeprobe.agents.base import amount, count, mapping, text
 from pytest_codeprobe.agents.base.transcripts import Draft
 from pytest_codeprobe.model.prices import Price, Prices, Rates
-from pytest_codeprobe.model.result import Source
+from pytest_codeprobe.model.result import Source, Usage
 from pytest_codeprobe.model.transcript import Metrics
 
 _HELD = 10_000
@@ -169,3 +169,11 @@ def final_tokens(line: Mapping[str, Any]) -> dict[str, int]:
     if models:
         return {k: sum(count(mapping(m).get(theirs)) or 0 for m in models.values()) for k, (_, theirs) in _KINDS.items()}
     return {k: count(mapping(line.get("usage")).get(theirs)) or 0 for k, (theirs, _) in _KINDS.items()}
+
+
+def since(earlier: Usage, tokens: Mapping[str, int], cost: float | None) -> tuple[dict[str, int], float | None]:
+    """Of what a conversation has used as a whole, the part after its earlier exchanges. An unknown cost stays unknown."""
+    rest = {kind: max(0, number - (getattr(earlier, kind) or 0)) for kind, number in tokens.items()}
+    if cost is None or earlier.cost_usd is None:
+        return rest, None
+    return rest, max(0.0, cost - earlier.cost_usd)

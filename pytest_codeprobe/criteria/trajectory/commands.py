@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from pytest_codeprobe.criteria.base import compile_pattern, listing
 from pytest_codeprobe.criteria.trajectory.calls import Call, Finder, TooSlow, Trajectory, trajectory
+from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.base import Flag, Int, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
 
@@ -172,7 +173,7 @@ class CommandsEfficiency(Criterion):
     """The agent needed no more tool calls than were expected."""
 
     type: Literal["commands_efficiency"]
-    expected_commands: Int = Field(gt=0)
+    expected_commands: Int | None = Field(default=None, gt=0)  #: None: the task's own field of that name
 
     default_threshold: ClassVar[float] = 0.9
     needs_session: ClassVar[bool] = True
@@ -180,12 +181,22 @@ class CommandsEfficiency(Criterion):
     def evaluate(self, grading: Grading) -> Score:
         """min(1, expected / actual), over the calls of all tools."""
         seen = trajectory(grading)
-        actual, expected = len(seen.calls), self.expected_commands
+        actual, expected = len(seen.calls), self._expected(grading)
         why = f"{_number(actual, 'tool call')}, {expected} expected"
         evidence = {"actual": actual, "expected": expected}
         if seen.cut:
             return Score(0.0, f"{why}; {_CUT}", evidence)
         return Score(1.0 if actual <= expected else expected / actual, why, evidence)
+
+    def _expected(self, grading: Grading) -> int:
+        expected = self.expected_commands or grading.trial.expected_commands
+        if expected is None:
+            raise CodeprobeError("VERIFIER_FAILED", "neither the criterion nor the task says expected_commands")
+        return expected
+
+    def preflight(self, grading: Grading) -> None:
+        """Somebody must say how many are expected."""
+        self._expected(grading)
 
 
 class ToolUsed(Criterion):

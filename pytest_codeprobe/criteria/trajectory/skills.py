@@ -39,6 +39,10 @@ class SkillTriggered(Criterion):
             raise ValueError("give 'expected' or 'expected_skill', not both")
         return self
 
+    def labels(self) -> Sequence[str]:
+        """Used, or not."""
+        return ("yes", "no")
+
     @property
     def is_expected(self) -> bool:
         """Whether the skill is the right one."""

@@ -47,7 +47,7 @@ class _Life:
     """What is known of a trial while it runs."""
 
     by: str = ""  #: which criterion looks
-    agent: Policy | None = None
+    agents: dict[str, Policy] = field(default_factory=dict)  #: by the agent: a simulated user may be another
     ports: dict[tuple[Role, str, Upstream], Port] = field(default_factory=dict)
     actings: list[Acting] = field(default_factory=list)
     tried: dict[_Place, int] = field(default_factory=dict)
@@ -112,9 +112,10 @@ class Offline:
         if role != "session":
             return self._policy
         life = self._life(trial)
-        if life.agent is None:
-            life.agent = self._policy.plus(self._endpoints(trial))
-        return life.agent
+        name = trial.agent.type or ""
+        if name not in life.agents:
+            life.agents[name] = self._policy.plus(self._endpoints(trial))
+        return life.agents[name]
 
     def settle(self, trial: Trial, role: Role) -> None:
         """See Network. OSError where the sink does not answer."""

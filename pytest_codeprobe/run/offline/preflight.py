@@ -34,7 +34,9 @@ def check_credentials(trials: Iterable[PlannedTrial], context: Context) -> Codep
 
 def _lives(trials: Iterable[PlannedTrial], context: Context) -> Iterator[tuple[str, CredentialLife]]:
     """Agent and credential, each once. Trials of one agent may be given different ones by their tasks."""
-    sets = dict.fromkeys((t.agent, frozenset(t.variables)) for t in trials if t.agent is not None and t.starts)
+    starting = [t for t in trials if t.agent is not None and t.starts]
+    both = [pair for t in starting for pair in ((t.agent, t.variables), (t.user, t.users_variables))]
+    sets = dict.fromkeys((name, frozenset(variables)) for name, variables in both if name is not None)
     seen = set[tuple[str, CredentialLife]]()
     for name, declared in sets:
         agent = context.registry.agent(name)

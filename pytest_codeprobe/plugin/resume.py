@@ -1,0 +1,176 @@
+"""--codeprobe-resume: the earlier run's results, told again, graded again, or run again."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.result import VERDICTS, Attempt, TrialResult
+from pytest_codeprobe.run.decision import Decision
+from pytest_codeprobe.run.leftover import publish_left
+from pytest_codeprobe.run.proportion import Proportion, gate_of
+from pytest_codeprobe.run.resume import Earlier, decide, make_way, plan_of, put_back, read_earlier
+from pytest_codeprobe.trial.again import Past
+from pytest_codeprobe.trial.fingerprint import changed, fingerprint
+
+_LAID = frozenset({"template", "sandbox", "pre_run"})  #: parts of a fingerprint that a workspace is compared with
+_SHOWN = 5
+
+if TYPE_CHECKING:
+    from pytest_codeprobe.model.trial import Trial
+    from pytest_codeprobe.plugin.live import Live
+    from pytest_codeprobe.run.final import Final
+
+
+class Resume:
+    """One for each process. What lies in the run dir does not change before the first trial starts."""
+
+    ours = True  #: the earlier run's dir is this run's
+
+    def __init__(self, live: Live, run_dir: Path | None = None) -> None:
+        self._live = live
+        self._run_dir = run_dir or live.state.run_dir
+        self._decisions: dict[str, Decision] = {}
+
+    @functools.cached_property
+    def earlier(self) -> Earlier:
+        """What the run dir holds. RESUME_MISMATCH, USAGE_ERROR."""
+        return read_earlier(self._run_dir, self._live.config.rootpath)
+
+    def past(self, trial: Trial, record: TrialResult) -> Past:
+        """What is left of the trial's earlier session."""
+        return Past(record=record, folder=self._run_dir / "trials" / trial.folder, ours=self.ours)
+
+    def check(self) -> None:
+        """Whether there is a run that can be gone on with. RESUME_MISMATCH, USAGE_ERROR."""
+        plan_of(self._run_dir, self._live.config.rootpath)
+
+    def make_way(self) -> None:
+        """In the controller, which has the lock, before anything is collected. OSError."""
+        publish_left(self._live.folder, plan_of(self._run_dir, self._live.config.rootpath), self._live.clock)
+        _ = self.earlier
+        run_dir = self._live.state.run_dir
+        moved = make_way(run_dir)
+        self._live.config.add_cleanup(functools.partial(put_back, run_dir, moved))  # while the lock is held
+
+    def decide(self, trial: Trial, deadline: float | None = None) -> Decision:
+        """What becomes of a trial. `deadline`: seconds that pytest-timeout gives it."""
+        options = self._live.state.options
+        old = self.earlier.results.get(trial.folder)
+        new = fingerprint(trial, self._live.context)
+        began = self.earlier.began.get(trial.node_id, 0)
+        versions = self._live.state.versions
+        found = decide(trial, old, new, began=began, rerun=options.rerun, versions=versions, deadline=deadline)
+        self._decisions[trial.folder] = found
+        return found
+
+    def result(self, trial: Trial) -> TrialResult | None:
+        """The earlier result of a trial that is not run again; None where it is."""
+        if self._decisions.get(trial.folder, Decision("run")).kind in ("run", "skip"):
+            return None
+        return self.earlier.results[trial.folder]
+
+    def runs(self, folder: str) -> bool:
+        """Whether a trial has a session of its own, in spite of what is there."""
+        return self._decisions.get(folder, Decision("run")).kind == "run"
+
+    def is_kept(self, folder: str) -> bool:
+        """Whether the earlier result of a trial stands as it is."""
+        return self._decisions.get(folder, Decision("run")).kind == "keep"
+
+    def differences(self, finals: Iterable[Final]) -> list[str]:
+        """Nothing is graded but what the summary tells of anyway."""
+        return []
+
+    def skips(self, trial: Trial) -> str | None:
+        """Why nothing is done with a trial; None where something is."""
+        decision = self._decisions.get(trial.folder)
+        return decision.why if decision is not None and decision.kind == "skip" else None
+
+    def refusal(self, trials: Iterable[Trial]) -> CodeprobeError | None:
+        """Why none of it can be done."""
+        return None
+
+    def attempts(self, trial: Trial) -> tuple[Attempt, ...]:
+        """Those before the ones to come."""
+        return self.earlier.attempts(trial.node_id, trial.folder)
+
+    def agents(self) -> Mapping[str, str]:
+        """Agents that earlier results tell of, and their versions."""
+        found: dict[str, str] = {}
+        for result in self.earlier.results.values():
+            if result.agent is not None and result.agent.version:
+                found.setdefault(result.agent.name, result.agent.version)
+        return found
+
+
+class Regrade(Resume):
+    """`codeprobe regrade`: criteria again on the workspaces that another run has kept. No agent starts."""
+
+    ours = False
+
+    def make_way(self) -> None:
+        """The earlier run stays as it is."""
+
+    def decide(self, trial: Trial, deadline: float | None = None) -> Decision:
+        """Graded again where there is a verdict. Else there is nothing to grade, which is told as a skip."""
+        old = self.earlier.results.get(trial.folder)
+        graded = old is not None and old.status in VERDICTS and bool(old.attempts)
+        left_out = Decision("skip", "not graded again: no verdict is kept of it", gated=old is not None or self._was_decided(trial))
+        found = self._decisions[trial.folder] = Decision("grade") if graded else left_out
+        return found
+
+    def _was_decided(self, trial: Trial) -> bool:
+        """Whether the gate over the trial's repeats was decided without it."""
+        if trial.min_passes is None:
+            return False
+        passes, misses = (self._statuses[gate_of(trial.folder), status] for status in ("passed", "failed"))
+        return Proportion(trial.repeats, trial.min_passes, passes, misses).held is not None
+
+    @functools.cached_property
+    def _statuses(self) -> Counter[tuple[str, str]]:
+        """How many of the repeats below a folder ended how."""
+        return Counter((gate_of(folder), result.status) for folder, result in self.earlier.results.items())
+
+    def attempts(self, trial: Trial) -> tuple[Attempt, ...]:
+        """Those of the earlier result are part of it."""
+        return ()
+
+    def differences(self, finals: Iterable[Final]) -> list[str]:
+        """What has become of verdicts and scores, trial by trial."""
+        lines = []
+        for final in finals:
+            old = self.earlier.results.get(final.folder or "")
+            if old is None or (old.status, old.score) == (final.status, final.score):
+                continue
+            was, now = (
+                f"{status}{'' if score is None else f' {score:.2f}'}"
+                for status, score in ((old.status, old.score), (final.status, final.score))
+            )
+            lines.append(f"regraded: {final.node_id}: {was} -> {now}")
+        return lines or ["regraded: every verdict and score is what it was"]
+
+    def refusal(self, trials: Iterable[Trial]) -> CodeprobeError | None:
+        """USAGE_ERROR that names each trial whose workspace was not kept whole, or is laid out from something else now."""
+        wrong: dict[str, str] = {}
+        for trial in trials:
+            old = self.earlier.results.get(trial.folder)
+            if old is None or old.status not in VERDICTS:
+                continue
+            parts = [part for part in changed(old.fingerprint.session, fingerprint(trial, self._live.context).session) if part in _LAID]
+            if old.kept != "whole":
+                wrong[trial.node_id] = f"its workspace was kept {old.kept}"
+            elif parts:
+                wrong[trial.node_id] = f"changed: {', '.join(parts)}"
+        if not wrong:
+            return None
+        return CodeprobeError(
+            "USAGE_ERROR",
+            f"{len(wrong)} trials can't be graded again: " + "; ".join(f"{name}: {why}" for name, why in list(wrong.items())[:_SHOWN]),
+            remediation="Run them anew, or leave them out with -k.",
+            detail={"trials": wrong},
+        )

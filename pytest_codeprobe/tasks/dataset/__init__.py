@@ -1,0 +1,1 @@
+"""Datasets: a task that is repeated over rows."""

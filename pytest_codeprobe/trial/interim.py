@@ -1,0 +1,65 @@
+"""The criteria between the exchanges of a dialog: on a copy of the workspace, in a sandbox of its own that is deleted at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.sandbox import Change, Sandbox
+from pytest_codeprobe.model.transcript import Transcript
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.sandboxes.trees import copy_tree, remove_tree
+from pytest_codeprobe.trial.grade import Verdict
+from pytest_codeprobe.trial.session import SessionOutcome
+from pytest_codeprobe.trial.store import AttemptStore
+
+#: what a dialog has come to
+Said = tuple[SessionOutcome | None, Transcript | None]
+#: what the criteria say after an exchange; None: nobody asked
+Check = Callable[[SessionOutcome, Transcript | None], Verdict | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Interim:
+    """Of one trial. `grade`: the verdict on what lies in a sandbox, by what was changed and said."""
+
+    trial: Trial
+    context: Context
+    make_sandbox: Callable[[Trial, Context], Sandbox]
+    grade: Callable[[Sandbox, Sequence[Change], Said], Verdict]
+    store: AttemptStore
+
+    @contextmanager
+    def beside(self, sandbox: Sandbox) -> Iterator[Check]:
+        """While a dialog goes on in a sandbox whose baseline is taken. SANDBOX_FAILED where no copy can be made."""
+        wanted = self.trial.simulation
+        if wanted is None or wanted.check_criteria == "end_of_dialog":
+            yield lambda *_: None
+            return
+        copy = self.make_sandbox(self.trial, self.context)
+        copy.prepare()
+        try:
+            _lay(sandbox, copy)  # as pre_run has left it: what is protected is put back from this
+            copy.snapshot()
+
+            def check(outcome: SessionOutcome, transcript: Transcript | None) -> Verdict:
+                _lay(sandbox, copy)
+                return self.grade(copy, sandbox.changes(), (outcome, transcript))
+
+            yield check
+        finally:
+            self.store.warnings.extend(f"{self.trial.node_id}: could not be deleted: {path}" for path in copy.delete())
+
+
+def _lay(source: Sandbox, target: Sandbox) -> None:
+    if left := remove_tree(target.workspace):
+        raise CodeprobeError("SANDBOX_FAILED", f"{left[0]} could not be removed")
+    try:
+        target.workspace.mkdir(0o700)
+        if source.workspace.is_dir() and not source.workspace.is_symlink():
+            copy_tree(str(source.workspace), str(target.workspace), small=False)
+    except OSError as error:
+        raise CodeprobeError("SANDBOX_FAILED", f"{source.workspace}: {error.strerror or error}") from error

@@ -1,0 +1,95 @@
+"""What the digests of a trial depend on, and what they do not."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.options import RunOptions
+from pytest_codeprobe.tasks.expand import expand
+from pytest_codeprobe.trial.fingerprint import Contents, changed, fingerprint
+from tests.task_files import MINIMAL, expand_one, load_one, plan, settings, write
+
+CONTEXT = cast("Context", SimpleNamespace(options=RunOptions()))
+TEMPLATE = MINIMAL + "sandbox: {template_sources: [{type: template_dir, path: w}]}\n"
+
+
+def session(root: Path, text: str, **more: Any) -> dict[str, str]:
+    return dict(fingerprint(expand_one(root, text, RunOptions(agent="scripted"), **more), CONTEXT, Contents()).session)
+
+
+def test_a_row_is_part_of_the_session(tmp_path: Path) -> None:
+    """Also a field that no prompt names: pre_run and graders find it in their environment."""
+
+    def digests(label: str) -> dict[str, str]:
+        task = load_one(tmp_path, MINIMAL + f"dataset: {{rows: [{{id: a, label: {label}}}]}}\n")
+        (trial,) = expand(task, plan(settings(tmp_path), RunOptions(agent="scripted")))
+        return dict(fingerprint(trial, CONTEXT, Contents()).session)
+
+    assert digests("x") == digests("x")
+    assert changed(digests("x"), digests("y")) == ["row"]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        MINIMAL + "agent: {env: {A: '${V}'}}\n",
+        MINIMAL + "agent: {type: claude, mcp_servers: {s: {command: c, args: [a, '$V']}}}\n",
+    ],
+)
+def test_a_variable_counts_by_its_name(tmp_path: Path, where: str) -> None:
+    def digests(text: str, value: str, **more: Any) -> dict[str, str]:
+        trial = expand_one(tmp_path, text, RunOptions(agent="claude", **more), environ={"V": value, "W": value})
+        assert value in trial.agent.model_dump_json()
+        return dict(fingerprint(trial, CONTEXT, Contents()).session)
+
+    assert digests(where, "one") == digests(where, "two")
+    assert changed(digests(where, "one"), digests(where.replace("V", "W"), "one")) == ["agent"]
+    over = ("agent.env.A=$W",)  # a flag is the highest layer; what it says holds
+    assert digests(MINIMAL, "one", set=over) == digests(MINIMAL, "two", set=over)
+
+
+def _empty_folder(folder: Path) -> None:
+    (folder / "empty").mkdir()
+
+
+def _commit(folder: Path) -> None:
+    git(folder, "commit", "-q", "--allow-empty", "-m", "more")
+
+
+def _look(folder: Path) -> None:
+    """What a look at it, or keeping house, leaves behind."""
+    (folder / ".git/index").write_bytes(b"renewed")
+    (folder / ".git/index.lock").touch()
+    git(folder, "pack-refs", "--all")
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(("change", "counts"), [(_empty_folder, True), (_commit, True), (_look, False)])
+def test_a_templates_repository_and_empty_folders(tmp_path: Path, change: Callable[[Path], None], counts: bool) -> None:
+    folder = write(tmp_path / "tasks/w/a.txt", "a").parent
+    git(folder, "init", "-q")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "one")
+    before = session(tmp_path, TEMPLATE)
+    change(folder)
+    assert changed(before, session(tmp_path, TEMPLATE)) == (["template"] if counts else [])
+
+
+def test_a_dockerfile_counts_by_what_it_says(tmp_path: Path) -> None:
+    trial = expand_one(tmp_path, MINIMAL, RunOptions(agent="scripted"))
+    file = write(tmp_path / "Dockerfile", "FROM a")
+    docker = trial.sandbox.model_validate({"docker": {"dockerfile": str(file)}})
+    trial = trial.model_copy(update={"sandbox": docker})
+    before = fingerprint(trial, CONTEXT, Contents()).session
+    file.write_text("FROM b")
+    assert changed(before, fingerprint(trial, CONTEXT, Contents()).session) == ["dockerfile"]

@@ -1,0 +1,329 @@
+"""Variants, rows and repeats of a run: ids, selection, gates, and the same in every mode of parallelism."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.front_door import MODES, Project, Run, scripted
+
+AGENT = "--codeprobe-agent=scripted"
+EXPERIMENT = "--codeprobe-experiment=models"
+THREE = """\
+experiment_id: models
+variants:
+  - {variant_id: haiku}
+  - {variant_id: sonnet, sandbox: {env: {V: s}}}
+  - {variant_id: opus, prompt_mutations: {suffix: Be quick.}}
+"""
+
+
+def labelled(project: Project, rows: int, **more: Any) -> None:
+    """A task over so many rows, whose agent writes what the row expects; every fifth writes something else."""
+    lines = [json.dumps({"id": f"n{n:02d}", "want": "yes" if n % 2 else "no", "says": "maybe" if n % 5 == 0 else "yes" if n % 2 else "no"})
+             for n in range(rows)]  # fmt: skip
+    project.write("tasks/rows.jsonl", "\n".join(lines) + "\n")
+    project.task(
+        "cls",
+        initial_prompt="say ${row.want}",
+        agent=scripted({"run": "cat seed > out.txt"}),
+        sandbox={"template_sources": [{"type": "starter_files", "files": [{"path": "seed", "content": "${row.says}"}]}]},
+        dataset={"paths": ["rows.jsonl"]},
+        success_criteria=[{"type": "file_contains", "path": "out.txt", "includes": ["${row.want}"], **more}],
+    )
+
+
+def results(run: Run) -> dict[str, tuple[str, float | None]]:
+    """Status and score of each trial, by the name of its item."""
+    return {r["node_id"].partition("::")[2]: (r["status"], r["score"]) for r in run.envelope["data"]["results"]}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_variants_and_repeats(project: Project, mode: str) -> None:
+    labelled(project, 6)
+    project.write("experiments/models.yaml", THREE)
+    run = project.run("tasks", AGENT, EXPERIMENT, "--codeprobe-repeats=2", mode=mode).assert_consistent()
+    assert run.code == 1
+    found = results(run)
+    assert len(found) == 6 * 3 * 2
+    assert found["cls[row-n01-opus-r2]"] == ("passed", 1.0)
+    assert found["cls[row-n00-haiku-r1]"] == ("failed", 0.0)
+    data = run.envelope["data"]
+    assert {v["variant_id"]: (v["tasks_passed"], v["tasks_failed"]) for v in data["variants"]} == dict.fromkeys(
+        ("haiku", "opus", "sonnet"), (8, 4)
+    )
+    (suite, *_) = data["suites"]
+    assert (suite["task_id"], suite["variant_id"], suite["rows"], suite["passed"]) == ("cls", "haiku", 6, 8)
+    assert suite["criteria"][0]["metrics"]["mean"] == pytest.approx(2 / 3, abs=1e-6)
+    lock = json.loads((run.folder / "lock.json").read_text())
+    assert [t["variant_id"] for t in lock["tasks"]] == ["haiku", "sonnet", "opus"]
+    assert lock["tasks"][1]["origins"]["sandbox.env.V"] == ["variant", "experiments/models.yaml"]
+    assert lock["agents"].keys() == {"scripted"}
+
+
+def test_ids_are_stable_and_select(project: Project) -> None:
+    labelled(project, 3)
+    project.write("experiments/models.yaml", THREE)
+
+    def collected(*flags: str, **env: str) -> list[str]:
+        run = project.run("tasks", AGENT, EXPERIMENT, "--codeprobe-repeats=3", "--collect-only", "-q", *flags, env=env)
+        return [line for line in run.stdout.splitlines() if "::" in line]
+
+    cold = collected("-p", "no:cacheprovider", PYTHONHASHSEED="1")
+    assert len(cold) == 27
+    assert cold == collected(PYTHONHASHSEED="2") == collected(PYTHONHASHSEED="3")  # filling the index, and from it
+    assert cold[:2] == ["tasks/cls.yaml::cls[row-n00-haiku-r1]", "tasks/cls.yaml::cls[row-n00-haiku-r2]"]
+    assert collected("-k", "sonnet and r2") == [name for name in cold if "sonnet-r2" in name]
+    sample = collected("--codeprobe-sample=1")
+    assert len(sample) == 9
+    assert sample == [name for name in cold if name in sample]
+    assert collected("--codeprobe-sample=1") == sample
+    one = project.run("tasks/cls.yaml::cls[row-n02-opus-r1]", AGENT, EXPERIMENT, "--codeprobe-repeats=3", junit=False)
+    assert list(results(one)) == ["cls[row-n02-opus-r1]"]
+
+
+def test_tags_and_skipped(project: Project) -> None:
+    for name, tags, skip in (("a", ["smoke"], False), ("b", ["smoke", "slow"], False), ("c", ["slow"], False), ("d", ["smoke"], "later")):
+        project.task(name, agent=scripted({"write": {"path": "out.txt", "content": "x"}}), tags=tags, skip=skip)
+    project.write("tests/test_x.py", "def test_x(): pass\n")
+    run = project.run("tasks", "tests", AGENT, "--codeprobe-tags=smoke,other", "--codeprobe-exclude-tags=slow")
+    assert (run.statuses, run.envelope["data"]["ordinary_tests"]) == ({"a": "passed", "d": "skipped"}, {"passed": 1})
+    assert "2 deselected" in run.output
+    run = project.run("tasks", AGENT, "--codeprobe-include-skipped", env={"CODEPROBE_EXCLUDE_TAGS": "slow"})
+    assert run.statuses == {"a": "passed", "d": "passed"}
+
+
+# ---- overrides
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ("-D", "sandbox.network=off", "-D", "sandbox={driver: tempdir}"),
+            "--set sandbox.network=off and --set sandbox={driver: tempdir} both set sandbox",
+        ),
+        (("--model", "x", "-D", "agent.model=y"), "--set agent.model=y and --model both set agent.model"),
+        (("-D", "run_limits.max_turns=1", "-D", "run_limits.max_turns=2"), "both set run_limits.max_turns"),
+        (("-D", "agent.modle=x"), "unknown field 'modle' (did you mean 'model'?)"),
+        (("-D", "run_limits.max_turns=many"), "'run_limits.max_turns' is text, not a number"),
+    ],
+)
+def test_overrides_at_odds(project: Project, flags: tuple[str, ...], said: str) -> None:
+    project.task("t", agent=scripted({"write": {"path": "out.txt", "content": "x"}}))
+    run = project.codeprobe("run", "--agent=scripted", *flags, "--json")
+    (error,) = run.assert_pure(events=False)["errors"]
+    assert (error["code"], run.code) == ("OVERRIDE_INVALID", 4)
+    assert said in error["message"]
+
+
+def test_what_stands_in_addopts_yields(project: Project) -> None:
+    project.task("t", agent=scripted({"write": {"path": "out.txt", "content": "x"}}))
+    project.write("pytest.ini", "[pytest]\naddopts = --codeprobe-set=run_limits.max_turns=3 --codeprobe-timeout=50\n")
+    run = project.run("tasks", AGENT, "--codeprobe-set=run_limits.max_turns=4", "--codeprobe-set=run_limits.task_timeout=60", mode="xdist")
+    assert (run.code, run.plan[0]["limits"]["max_turns"], run.plan[0]["limits"]["task_timeout"]) == (0, 4, 60)
+    same = project.run("tasks", AGENT, "--codeprobe-timeout=70")
+    assert same.plan[0]["limits"]["task_timeout"] == 70
+
+
+# ---- gates
+
+
+def often(project: Project, name: str, passes: int, **fields: Any) -> None:
+    """A task that passes the first so many times that it is run."""
+    count = f"n=$(ls {project.marks} | grep -c '^{name}'); mktemp {project.marks}/{name}.XXXXXX; [ $n -ge {passes} ] || touch out.txt"
+    project.task(name, agent=scripted({"run": count}), **fields)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_proportion_of_repeats(project: Project, mode: str) -> None:
+    """It ends as soon as it is decided: what had not started is skipped, and changes nothing."""
+    often(project, "holds", 99, repeats=6, min_passes=2)
+    often(project, "falls", 0, repeats=6, min_passes=5)
+    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
+    assert run.code == 1
+    by_task: dict[str, list[tuple[str, bool, str | None]]] = {"holds": [], "falls": []}
+    for r in run.envelope["data"]["results"]:
+        by_task[r["task_id"]].append((r["status"], r["expected"], r["reason"]))
+    ran = {name: [entry for entry in entries if entry[0] in ("passed", "failed")] for name, entries in by_task.items()}
+    assert 2 <= len(ran["holds"]) <= 2 + 4
+    assert {entry[0] for entry in ran["holds"]} == {"passed"}
+    assert 2 <= len(ran["falls"]) <= 2 + 4
+    assert {(status, expected) for status, expected, _ in ran["falls"]} == {("failed", False)}
+    assert {entry[2] for entries in by_task.values() for entry in entries if entry[0] == "skipped"} <= {"decided"}
+    gates = {g["name"]: (g["threshold"], g["held"]) for g in run.envelope["data"]["gates"]}
+    assert gates == {"holds: passes of 6": (2, True), "falls: passes of 6": (5, False)}
+    assert "miss 1 of 1 allowed" in run.output or "xfailed" in run.output
+
+
+def test_misses_within_a_gate_that_holds_are_expected(project: Project) -> None:
+    often(project, "t", 3, repeats=5, min_passes=3)
+    run = project.run("tasks", AGENT, "-rx").assert_consistent()
+    data = run.envelope["data"]
+    assert (run.code, data["tasks_passed"], data["tasks_missed"], data["tasks_skipped"]) == (0, 3, 0, 2)
+    often(project, "u", 0, repeats=2, min_passes=1, xfail="known")
+    selected = project.run("tasks/t.yaml", AGENT, "-k", "r1 or r2", "--codeprobe-repeats=3")  # 2 of 3 repeats: each stands for itself
+    assert selected.envelope["data"]["gates"] == []
+    assert selected.code == 1
+
+
+def test_an_error_counts_neither_way(project: Project) -> None:
+    often(project, "t", 1, repeats=3, min_passes=2, pre_run=[{"command": f"[ $(ls {project.marks} | wc -l) -lt 2 ]"}])
+    run = project.run("tasks", AGENT).assert_consistent()
+    data = run.envelope["data"]
+    assert (run.code, data["tasks_passed"], data["tasks_missed"], data["tasks_error"]) == (6, 1, 1, 1)
+    assert data["gates"][0] == {"name": "t: passes of 3", "value": 1, "threshold": 2, "held": None}
+
+
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
+def test_a_miss_is_not_rerun(project: Project, mode: str) -> None:
+    """Others are left out for it; and a gate that lacks verdicts is no success."""
+    often(project, "t", 0, repeats=4, min_passes=2)
+    run = project.run("tasks", AGENT, "--reruns=1", mode=mode).assert_consistent()
+    data = run.envelope["data"]
+    assert (run.code, [g["held"] for g in data["gates"]], data["tasks_failed"] + data["tasks_skipped"]) == (1, [False], 4)
+    assert {r["attempts"] for r in data["results"] if r["status"] == "failed"} == {1}
+    assert not [e for e in run.events if e["event"] == "trial_retried"]
+
+
+def test_a_gate_that_lacks_verdicts_is_no_success(project: Project) -> None:
+    often(project, "t", 1, repeats=3, min_passes=2)
+    project.write("conftest.py", "import pytest\ndef pytest_runtest_setup(item):\n    if 'r3' in item.name: pytest.skip('not today')\n")
+    run = project.run("tasks", AGENT).assert_consistent()
+    data = run.envelope["data"]
+    assert (run.code, [g["held"] for g in data["gates"]]) == (6, [None])
+    assert (data["tasks_passed"], data["tasks_missed"], data["tasks_skipped"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("mode", ["plain", "xdist"])
+def test_a_gate_stands_when_its_run_is_gone_on_with_or_graded_again(project: Project, mode: str) -> None:
+    """What the earlier run told of its repeats counts, and so does what it left out."""
+    often(project, "misses", 2, repeats=4, min_passes=2)
+    often(project, "decided", 9, repeats=4, min_passes=2)
+    project.task("falls", agent=scripted({"say": "no"}), repeats=3, min_passes=2)
+    first = project.run("tasks", AGENT, "--codeprobe-run-dir=run")
+    gates = {"misses: passes of 4": True, "decided: passes of 4": True, "falls: passes of 3": False}
+    assert {g["name"]: g["held"] for g in first.envelope["data"]["gates"]} == gates
+    again = project.run("tasks", AGENT, "--codeprobe-run-dir=run", "--codeprobe-resume", mode=mode)
+    data = again.envelope["data"]
+    assert ({g["name"]: g["held"] for g in data["gates"]}, again.code) == (gates, 1)
+    assert {r["task_id"] for r in data["results"] if r["status"] == "failed" and not r["expected"]} == {"falls"}
+    if mode == "plain":
+        graded = project.codeprobe("regrade", "run", "--json", "-k", "not falls")
+        data = graded.assert_pure(events=False)["data"]
+        held = {g["name"]: g["held"] for g in data["gates"]}
+        assert (held, graded.code) == ({"misses: passes of 4": True, "decided: passes of 4": True}, 0)
+
+
+def test_a_worker_that_dies_between_verdict_and_record_leaves_no_place(project: Project) -> None:
+    often(project, "t", 9, repeats=3, min_passes=2)
+    project.write(
+        "conftest.py",
+        "import os, signal\nfrom pytest_codeprobe.trial.store import AttemptStore\nwrite = AttemptStore.write\n"
+        "def dies(self, result):\n    if result.repeat == 1: os.kill(os.getpid(), signal.SIGKILL)\n    write(self, result)\n"
+        "AttemptStore.write = dies\n",
+    )
+    run = project.run("tasks", AGENT, "-n", "1")
+    data = run.envelope["data"]
+    assert (run.code, data["tasks_error"], data["tasks_passed"], data["gates"][0]["held"]) == (6, 1, 2, True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_suite_falls_with_all_rows_green(project: Project, mode: str) -> None:
+    labelled(project, 4, pass_threshold=0, suite_thresholds={"mean": 0.9, "completion_rate": 1})
+    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
+    data = run.envelope["data"]
+    assert (run.code, data["tasks_passed"]) == (1, 4)
+    assert [(g["value"], g["threshold"], g["held"]) for g in data["gates"]] == [(0.75, 0.9, False), (1.0, 1.0, True)]
+    assert "gate fell: cls: file_contains[0] mean: needs 0.9, is 0.75" in run.output
+    part = project.run("tasks", AGENT, "-k", "n01 or n02", mode=mode)
+    assert (part.code, [g["held"] for g in part.envelope["data"]["gates"]]) == (0, [None, None])
+    sampled = project.run("tasks", AGENT, "--codeprobe-sample=2", mode=mode)
+    assert [g["held"] is None for g in sampled.envelope["data"]["gates"]] == [False, False]
+
+
+def test_gates_of_the_run_and_against_a_baseline(project: Project) -> None:
+    labelled(project, 5)
+    gates = "gates:\n  - {metric: pass_rate, variant: sonnet, baseline: haiku, min: -0.05}\n  - {metric: score_mean, max: 0.1}\n"
+    project.write("experiments/models.yaml", THREE + gates)
+    run = project.run("tasks", AGENT, EXPERIMENT, "--codeprobe-min-pass-rate=50%", "--codeprobe-min-score=0.95")
+    found = {g["name"]: (g["value"], g["held"]) for g in run.envelope["data"]["gates"]}
+    assert found == {
+        "pass_rate >= 0.5": (0.8, True),
+        "score_mean >= 0.95": (0.8, False),
+        "pass_rate [sonnet] - [haiku] >= -0.05": (0.0, True),
+        "score_mean <= 0.1": (0.8, False),
+    }
+    assert run.code == 1
+    part = project.run("tasks", AGENT, EXPERIMENT, "--codeprobe-min-score=0.1", "-k", "sonnet or n01")  # each variant on other rows
+    held = {g["name"]: g["held"] for g in part.envelope["data"]["gates"]}
+    assert held == {"score_mean >= 0.1": True, "pass_rate [sonnet] - [haiku] >= -0.05": None, "score_mean <= 0.1": None}
+    assert "not all of its trials were in the run" in part.output
+
+
+# ---- check and explain
+
+
+def test_check_finds_what_can_not_be_trusted(project: Project) -> None:
+    out = [{"type": "file_exists", "path": "a"}]
+    count = f"mktemp {project.marks}/f.XXXXXX; [ $(ls {project.marks} | wc -l) = 2 ] || touch a"
+    project.task("fine", solution={"script": "touch a"}, success_criteria=out)
+    project.task("unsolved", solution={"script": "true"}, success_criteria=out)
+    project.task("nothing", success_criteria=out)
+    project.task("given", solution={"script": "true"}, success_criteria=[{"type": "file_exists", "path": "a", "exists": False}])
+    project.task("flaky", solution={"script": count}, success_criteria=out, repeats=3, min_passes=1)  # the first pass decides nothing here
+    project.task("no-agent", agent={"type": "none"}, pre_run=[{"command": "touch a"}], success_criteria=out)
+    project.write("tasks/test_beside.py", "def test_x(): raise OSError\n")
+    run = project.codeprobe("check", "tasks", "--json")
+    found = {t["task_id"]: (t["finding"], t["oracle"]) for t in json.loads(run.stdout)["data"]["tasks"]}
+    assert found == {
+        "fine": ("ok", "3/3"), "unsolved": ("unsolvable", "0/3"), "nothing": ("not_checkable", "0/0"),
+        "given": ("trivial", "3/3"), "flaky": ("flaky", "2/3"),
+        "no-agent": ("not_checkable", "0/0"),
+    }  # fmt: skip
+    assert run.code == 1
+    words = project.codeprobe("check", "tasks", "-k", "fine", "--times=1")
+    assert (words.code, words.stdout.splitlines()[0]) == (0, "1 checked: 1 ok")
+
+
+def test_explain_names_the_layer_of_each_setting(project: Project) -> None:
+    project.task("t", run_limits={"max_turns": 3}, agent={"env": {"TOKEN": "a-secret-value"}})
+    project.write(
+        "experiments/default.yaml", "defaults:\n  agent: {type: claude, model: m, allowed_tools: [read]}\n  run_limits: {max_usd: 2}\n"
+    )
+    run = project.codeprobe("explain", "t", "--agent", "codex", "-D", "run_limits.max_usd=1")
+    assert run.code == 0
+    assert [line.split() for line in run.stdout.splitlines()] == [
+        ["t", "(tasks/t.yaml:1)"],
+        ["agent.env.TOKEN", "...", "task", "(tasks/t.yaml)"],
+        ["agent.type", "codex", "flag,", "environment", "or", "ini"],
+        ["run_limits.max_turns", "3", "task", "(tasks/t.yaml)"],
+        ["run_limits.max_usd", "1", "flag,", "environment", "or", "ini"],
+    ]
+    assert "a-secret-value" not in run.stdout
+    for wrong in ("nope", "tasks/gone.yaml"):
+        assert (project.codeprobe("explain", wrong).code) == 4
+
+
+def test_no_secret_of_an_override_is_kept_or_shown(project: Project) -> None:
+    """In plan.json, lock.json and what explain says; keys may have dots of their own."""
+    project.task("t", agent={"type": "claude", "mcp_servers": {"s": {"url": "https://x/$MY_API_KEY", "headers": {"a.b": "$MY_API_KEY"}}}})
+    project.environment |= {"MY_API_KEY": "sk-of-the-environment", "OTHER": "x"}
+    literal = "sandbox.env={MY_TOKEN: sk-typed-by-hand, OTHER: $OTHER, C.D: e}"
+    told = project.codeprobe("explain", "t", "--json", "-D", literal, "-D", "agent.system_prompt=sk-of-the-environment")
+    assert "https://x/$MY_API_KEY" in told.stdout
+    assert "sk-" not in told.stdout
+    shown = project.codeprobe("explain", "t", "-D", literal)
+    assert (shown.code, "sandbox.env.C.D" in shown.output) == (0, True), shown.output
+    project.task("t", agent=scripted({"write": {"path": "out.txt", "content": "x"}}))
+    run = project.run(
+        "tasks", AGENT, "--codeprobe-run-dir=run", f"--codeprobe-set={literal}", "--codeprobe-set=agent.env={A: sk-of-the-environment}"
+    )
+    assert run.code == 0
+    kept = "".join((run.folder / name).read_text() for name in ("plan.json", "lock.json"))
+    assert "sk-" not in kept
+    assert "$OTHER" in kept
+    again = project.codeprobe("regrade", "run")
+    assert "made with a secret in 'sandbox.env={MY_TOKEN: [REDACTED]" in again.stderr
