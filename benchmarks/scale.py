@@ -3,7 +3,8 @@
     python benchmarks/scale.py [--trials N] [--jobs N]
 
 Trivial trials, next to as many tests that do nothing, whose reports pytest keeps to its end too. Growth is that from a tenth of the run
-to its end; the first tenth warms allocators and caches.
+to its end; the first tenth warms allocators and caches. Then what each step costs per row of one dataset, with a tenth of the
+rows and with all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from measure import environment, machine, pytest_argv, run, scratch, table
@@ -36,12 +38,16 @@ def pytest_unconfigure():
         json.dump(samples, file)
 """
 
+_WORK = "agent: {type: command, command: [sh, -c, echo hello > hello.txt]}\nsuccess_criteria: [{type: file_exists, path: hello.txt}]\n"
+_RUN = ("--codeprobe-agent=command", "--codeprobe-run-dir=run")
+
 
 def sampled(place: Path, count: int, *arguments: str) -> list[tuple[int, int, float]]:
     """(items so far, bytes of memory, seconds) ten times in a run."""
     out = place / "samples.json"
     (place / "bench_sampler.py").write_text(_PLUGIN, encoding="utf-8")
-    env = environment(CP_BENCH_EVERY=str(count // 10), CP_BENCH_OUT=str(out), PYTHONPATH=str(place))
+    path = os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = environment(CP_BENCH_EVERY=str(count // 10), CP_BENCH_OUT=str(out), PYTHONPATH=path)
     run(pytest_argv("-p", "bench_sampler", *arguments), place, env=env)
     found: list[tuple[int, int, float]] = json.loads(out.read_text(encoding="utf-8"))
     return found
@@ -58,6 +64,11 @@ def disk(folder: Path) -> tuple[int, int]:
     return size, blocks
 
 
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
 def row(name: str, samples: list[tuple[int, int, float]], bytes_per_trial: tuple[float, float] | None) -> list[str | float | None]:
     """A line of the table."""
     first, last = samples[0], samples[-1]
@@ -66,6 +77,49 @@ def row(name: str, samples: list[tuple[int, int, float]], bytes_per_trial: tuple
     late = (samples[-1][2] - samples[-2][2]) / (samples[-1][0] - samples[-2][0]) * 1000
     sizes = [value / 1024 for value in bytes_per_trial] if bytes_per_trial is not None else [None, None]
     return [name, last[1] / (1 << 20), growth, early, late, late / early, *sizes]
+
+
+def task_files(place: Path, count: int) -> None:
+    """As many tasks as trials."""
+    for number in range(count):
+        _write(place / "tasks" / f"t{number:05}.yaml", f"task_id: t{number:05}\ninitial_prompt: say hello\n{_WORK}")
+
+
+def dataset(place: Path, count: int) -> None:
+    """One task with a row for each trial."""
+    _write(place / "tasks" / "rows.jsonl", "".join(f'{{"id": "r{number:05}", "who": "number {number}"}}\n' for number in range(count)))
+    _write(
+        place / "tasks" / "rows.yaml", "task_id: rows\ninitial_prompt: say hello to ${row.who}\ndataset: {paths: [rows.jsonl]}\n" + _WORK
+    )
+
+
+def trials(name: str, lay_out: Callable[[Path, int], None], count: int, *arguments: str) -> list[str | float | None]:
+    """A line of the first table: a run of its own."""
+    with scratch() as place:
+        _write(place / "pytest.ini", "[pytest]\n")
+        lay_out(place, count)
+        samples = sampled(place, count, "tasks", *arguments, *_RUN)
+        size, blocks = disk(place / "run")
+    return row(name, samples, (size / count, blocks / count))
+
+
+def steps(count: int) -> dict[str, float]:
+    """Processor milliseconds per row of what is done with a dataset, less what each costs with one row."""
+    with scratch() as one, scratch() as many:
+        for place, rows in ((one, 1), (many, count)):
+            _write(place / "pytest.ini", "[pytest]\n")
+            dataset(place, rows)
+        work: dict[str, Sequence[str | Path]] = {
+            "collect": pytest_argv("tasks", "--collect-only", "-q"),
+            "run, jobs 4": pytest_argv("tasks", *_RUN, "--codeprobe-jobs=4"),
+            "resume, all kept": pytest_argv("tasks", *_RUN, "--codeprobe-resume"),
+            "regrade, jobs 4": [Path(sys.executable).with_name("codeprobe"), "regrade", "run", "--run-dir=again", "-j", "4"],
+        }
+        cost: dict[str, float] = {}
+        for name, argv in work.items():
+            small, large = (run(argv, place, env=environment()).cpu for place in (one, many))
+            cost[name] = (large - small) / (count - 1)
+    return cost
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -79,25 +133,24 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("--trials: ten samples need at least 20")
     rows: list[list[str | float | None]] = []
     with scratch() as place:
-        (place / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-        (place / "test_empty.py").write_text("".join(f"def test_{n}():\n    pass\n" for n in range(count)), encoding="utf-8")
+        _write(place / "pytest.ini", "[pytest]\n")
+        _write(place / "test_empty.py", "".join(f"def test_{n}():\n    pass\n" for n in range(count)))
         rows.append(row("empty tests", sampled(place, count), None))
-    for name, spread in (("trials", []), (f"trials, jobs {args.jobs}", [f"--codeprobe-jobs={args.jobs}"])):
-        with scratch() as place:
-            (place / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-            (place / "tasks").mkdir()
-            for number in range(count):
-                (place / "tasks" / f"t{number:05}.yaml").write_text(
-                    f"task_id: t{number:05}\ninitial_prompt: say hello\n"
-                    "agent: {type: command, command: [sh, -c, echo hello > hello.txt]}\n"
-                    "success_criteria: [{type: file_exists, path: hello.txt}]\n",
-                    encoding="utf-8",
-                )
-            samples = sampled(place, count, "tasks", "--codeprobe-agent=command", "--codeprobe-run-dir=run", *spread)
-            size, blocks = disk(place / "run")
-            rows.append(row(name, samples, (size / count, blocks / count)))
+    spread = f"--codeprobe-jobs={args.jobs}"
+    rows.append(trials("tasks", task_files, count))
+    rows.append(trials(f"tasks, jobs {args.jobs}", task_files, count, spread))
+    rows.append(trials("rows of one dataset", dataset, count))
+    rows.append(trials(f"rows of one dataset, jobs {args.jobs}", dataset, count, spread))
+    few, many = steps(count // 10), steps(count)
     print(f"{machine()}\n\n{count} in one run\n")
     print(table(["", "MB at end", "KB growth each", "ms early", "ms late", "ratio", "KB on disk each", "in blocks"], rows))
+    print(f"\none dataset of {count // 10} and of {count} rows\n")
+    print(
+        table(
+            ["", f"CPU ms a row of {count // 10}", f"of {count}", "ratio"],
+            [[name, few[name], many[name], many[name] / few[name]] for name in few],
+        )
+    )
     return 0
 
 

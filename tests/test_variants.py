@@ -288,6 +288,24 @@ def test_check_finds_what_can_not_be_trusted(project: Project) -> None:
     assert (words.code, words.stdout.splitlines()[0]) == (0, "1 checked: 1 ok")
 
 
+def test_check_warns_of_runners_that_the_agent_may_steer(project: Project) -> None:
+    """Not where the files are protected, or changed by the task's own solution, so meant to be changed."""
+    common = {
+        "solution": {"script": "echo 'check:' >Makefile"},
+        "success_criteria": [{"type": "run_command", "command": "make -s check || true"}],
+    }
+    project.task("bare", **{**common, "solution": {"script": "true"}})
+    project.task("held", sandbox={"protected": ["[Mm]akefile", "GNUmakefile"]}, **{**common, "solution": {"script": "true"}})
+    project.task("meant", **common)
+    run = project.codeprobe("check", "tasks", "--times=1", "--json")
+    said = {w.partition(":")[0]: w for w in json.loads(run.stdout)["warnings"]}
+    assert said.keys() == {"bare", "meant"}
+    assert "criterion 1 (run_command) starts make" in said["bare"]
+    assert said["bare"].endswith("add to sandbox.protected: [Makefile, makefile, GNUmakefile]")
+    assert said["meant"].endswith("[makefile, GNUmakefile]")
+    assert f"warning: {said['bare']}" in project.codeprobe("check", "tasks", "-k", "bare", "--times=1").stdout.splitlines()
+
+
 def test_explain_names_the_layer_of_each_setting(project: Project) -> None:
     project.task("t", run_limits={"max_turns": 3}, agent={"env": {"TOKEN": "a-secret-value"}})
     project.write(

@@ -82,17 +82,22 @@ def check(
 ) -> None:
     """Run agent `oracle`, which applies each task's own solution, N times, and `nop`, which does nothing, on the tasks below PATH.
 
+    It also warns of test runners that files of the workspace can tell to succeed, where those files are not protected.
+
     Exit code 1 where a solution fails at times or always, or a task passes without any work; 6 where a trial ended in an error.
     """
     as_json = as_json or json_by_environment()
     flags = [*paths, *(["-k", keyword] if keyword else []), "-m", "codeprobe"]
     given = {"jobs": jobs, "experiment": experiment, "driver": driver}
     flags += [f"--codeprobe-{name}={value}" for name, value in given.items() if value is not None]
+    _headline(f"each task's own solution, {times} times: all must pass", quiet=as_json)
     oracle = _run("oracle", [*flags, f"--codeprobe-repeats={times}"], quiet=as_json)
+    _headline("no work at all: all must fail", quiet=as_json)
     nop = _run("nop", [*flags, "--codeprobe-repeats=1"], quiet=as_json)
     found = _together(oracle, nop)
     findings = {name: checked.finding() for name, checked in found.items()}
     code = _exit_code([finding for finding, _ in findings.values()])
+    warnings = list(dict.fromkeys((*oracle["warnings"], *nop["warnings"])))
     if as_json:
         data = {
             "tasks": [
@@ -101,12 +106,20 @@ def check(
             ],
             "run_dirs": {"oracle": oracle["data"]["run_dir"], "nop": nop["data"]["run_dir"]},
         }
-        say(json_line(answer("check", data, code)))
+        say(json_line(answer("check", data, code, warnings=warnings)))
     else:
         for line in _lines(found, findings):
             say(line)
+        for warning in warnings:
+            say(f"warning: {warning}")
         say(f"run dirs: {oracle['data']['run_dir']} (oracle), {nop['data']['run_dir']} (nop)")
     ctx.exit(code)
+
+
+def _headline(text: str, *, quiet: bool) -> None:
+    """On stderr, above what pytest says there."""
+    if not quiet:
+        click.echo(f"\n--- {text}", err=True)
 
 
 def _run(agent: str, flags: Sequence[str], *, quiet: bool) -> dict[str, Any]:

@@ -151,6 +151,13 @@ class Criterion(Model):
         """Names of programs that it is sure to start out of the PATH: a dry run warns of those that are not there."""
         return ()
 
+    def steered_by(self) -> Mapping[str, Sequence[str]]:
+        """Programs that it is known to start, each with globs of the workspace's files that can tell it to succeed.
+
+        Agent `oracle` warns of those that are not protected.
+        """
+        return {}
+
     def preflight(self, grading: Grading) -> None:
         """Called before the session, with the workspace as the templates make it: find what would fail every agent alike.
 

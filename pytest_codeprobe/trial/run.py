@@ -19,6 +19,7 @@ from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.text import Redactor
 from pytest_codeprobe.trial.attempts import Attempts
 from pytest_codeprobe.trial.commands import TaskCommands
+from pytest_codeprobe.trial.exposed import exposed
 from pytest_codeprobe.trial.grade import TrialGrading, Verdict, grading_timeout, judge, pointless
 from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.handle import SandboxHandle
@@ -337,6 +338,8 @@ class TrialRun:
         grading = self._grading(self.changes, timeout=grading_timeout(self.trial, self._criteria))
         has_session = self.agent().is_session
         verdict = judge(self._criteria, grading, has_session=has_session, log=self._log.logger)
+        if self.agent().name == "oracle":  # who tries a task with its own solution wants to hear it
+            self._store.warnings.extend(exposed(self.trial.task_id, self._criteria, self.trial.sandbox.protected, self.changes))
         if self.limit is not None and self.trial.limits.on_limit == "fail":
             return Verdict(passed=False, score=verdict.score, criteria=verdict.criteria, skipped=verdict.skipped)
         return verdict

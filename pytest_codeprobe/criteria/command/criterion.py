@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from pytest_codeprobe.criteria.base import NotThere, WorkspacePath, broken, compile_pattern, found, listing, locate, read_bytes, read_text
 from pytest_codeprobe.criteria.command.programs import programs_of
 from pytest_codeprobe.criteria.command.reports import BadReport, Report, read_junit, read_tap
+from pytest_codeprobe.criteria.command.runners import CONFIGURATION, runners_of
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
@@ -99,6 +100,10 @@ class RunCommand(Criterion):
     def programs(self) -> Sequence[str]:
         """As far as the text of the command tells."""
         return programs_of(self.command)
+
+    def steered_by(self) -> Mapping[str, Sequence[str]]:
+        """As far as the text of the command tells."""
+        return {name: CONFIGURATION[name] for name in runners_of(self.command)}
 
     def preflight(self, grading: Grading) -> None:
         """Before the session: a runner that graders don't have would fail every agent alike, and no agent can bring it.

@@ -1,0 +1,36 @@
+"""What graders depend on that an agent may change: told to whoever tries a task with its own solution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_codeprobe.model.criterion import Criterion
+from pytest_codeprobe.model.sandbox import Change
+from pytest_codeprobe.trial.protect import matcher
+
+
+def exposed(name: str, criteria: Sequence[Criterion], protected: Sequence[str], changes: Sequence[Change]) -> Iterator[str]:
+    """A sentence for each program of a criterion whose configuration is neither protected nor what the solution changes.
+
+    `name`: of the task. `changes`: what its own solution did, so what an agent is meant to change.
+    """
+    held = matcher(protected)
+    for number, criterion in enumerate(criteria, 1):
+        if not criterion.enabled:
+            continue
+        for program, globs in criterion.steered_by().items():
+            meant = {glob for glob in globs if any(map(matcher([glob]), (change.path for change in changes)))}
+            free = [glob for glob in globs if glob not in meant and not held(_example(glob))]
+            if free:
+                starts = f"{name}: criterion {number} ({criterion.type}) starts {program}"
+                remedy = f"unless it is meant to change them, add to sandbox.protected: [{', '.join(map(_quoted, free))}]"
+                yield f"{starts}, which files that the agent may write can tell to succeed; {remedy}"
+
+
+def _example(glob: str) -> str:
+    """A path that the glob is about."""
+    return glob.replace("**/", "").replace("**", "x").replace("*", "x")
+
+
+def _quoted(glob: str) -> str:
+    return f'"{glob}"' if glob.startswith("*") else glob
