@@ -290,7 +290,7 @@ def test_check_finds_what_can_not_be_trusted(project: Project) -> None:
 
 def test_check_warns_of_runners_that_the_agent_may_steer(project: Project) -> None:
     """Not where the files are protected, or changed by the task's own solution, so meant to be changed."""
-    common = {
+    common: dict[str, Any] = {
         "solution": {"script": "echo 'check:' >Makefile"},
         "success_criteria": [{"type": "run_command", "command": "make -s check || true"}],
     }
