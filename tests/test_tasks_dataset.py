@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_codeprobe.tasks.dataset.rows import Row, RowProblem, rows_of_files
 from pytest_codeprobe.tasks.dataset.sampling import Sampling, SamplingProblem, sampled
-from pytest_codeprobe.tasks.dataset.substitution import SubstitutionProblem, has_placeholders, substituted, with_row
+from pytest_codeprobe.tasks.dataset.substitution import SubstitutionProblem, has_placeholders, substituted, with_row, without_rows
 from pytest_codeprobe.tasks.load import load_file
 from tests.task_files import MINIMAL, load_one, refused, write
 from tests.task_files import settings as load_settings
@@ -163,6 +163,28 @@ def test_where_values_are_put_and_what_stays_what_it_is() -> None:
     assert made["run_limits"] is task["run_limits"]
     assert (made["initial_prompt"], made["tags"]) == ("7", ["n-3"])
     assert made["success_criteria"] == [{"type": "x", "expected": [1], "path": "a b", "min": "3", "keep": [1]}]
+
+
+def test_what_reaches_an_agent_and_who_plays_the_user() -> None:
+    """Texts, and what agent `scripted` does; no setting that says how an agent is started."""
+    user = {"goal": "${row.label}", "agent": {"scripted": {"steps": [{"say": "${row.id}"}]}, "env": {"A": "$B"}}}
+    task = {
+        "agent": {"type": "scripted", "system_prompt": "${row.n}", "scripted": {"steps": [{"run": "echo ${row.label}"}]}},
+        "simulation": user,
+    }
+    assert with_row(task, ROW) == {
+        "agent": {"type": "scripted", "system_prompt": "3", "scripted": {"steps": [{"run": "echo 'a b'"}]}},
+        "simulation": {"goal": "a b", "agent": {"scripted": {"steps": [{"say": "7"}]}, "env": {"A": "$B"}}},
+    }
+    refused = {"agent": {"env": {"A": ["$${row.id}", "x ${row.id}"]}}}
+    for task in (refused, {"simulation": refused}):
+        with pytest.raises(
+            SubstitutionProblem, match=r"names \$\{row.id\}, which is not filled in here: of an agent, rows reach scripted,"
+        ):
+            with_row(task, ROW)
+    with pytest.raises(SubstitutionProblem, match="the task has no dataset"):
+        without_rows({"agent": {"append_system_prompt": "${row.id}"}})
+    assert without_rows({"agent": refused["agent"]}) == {"agent": refused["agent"]}
 
 
 # ---- values in commands

@@ -21,7 +21,7 @@ from pytest_codeprobe.tasks.load import LoadedTask, LoadSettings
 from pytest_codeprobe.tasks.problems import FieldPath, Problems, dotted, undotted
 
 _ALWAYS = frozenset({"type", "env", "permission_mode"})  #: agent fields that need no entry in Agent.supports
-_OF_ROWS = ("sandbox", "pre_run", "post_run")  #: settings of an experiment that may name fields of a row
+_OF_ROWS = ("sandbox", "pre_run", "post_run", "simulation", "agent")  #: settings of an experiment that may name fields of a row
 _MEANT = frozenset({"task", "variant"})  #: layers whose settings are asked for by somebody, not merely a default
 
 

@@ -13,11 +13,14 @@ from pytest_codeprobe.model.rows import variable_name
 from pytest_codeprobe.tasks.problems import FieldPath, dotted
 
 #: fields of a task whose strings may name fields of the row
-PLACES = ("initial_prompt", "success_criteria", "solution", "reference", "pre_run", "post_run", "sandbox", "tags")
+PLACES = ("initial_prompt", "success_criteria", "solution", "reference", "pre_run", "post_run", "sandbox", "tags", "simulation")
+#: and those of an agent's settings, which are otherwise the same for all rows
+AGENT_PLACES = ("scripted", "system_prompt", "append_system_prompt")
 #: keys whose text is a command of a shell
 COMMANDS = frozenset({"command", "script", "run"})
 #: of a task without a dataset, what nobody means otherwise; code in files and criteria may well have a `${row.id}` of its own
-_ROWLESS = ("initial_prompt", "solution", "pre_run", "post_run", "tags")
+_ROWLESS = ("initial_prompt", "solution", "pre_run", "post_run", "tags", "simulation")
+_ROWLESS_OF_AGENT = ("system_prompt", "append_system_prompt")
 _MEANT = re.compile(r"\$?\$\{row(?:\.[^{}]*)?\}")
 #: in `sandbox`, where variables are expanded afterwards: what a row says is no name of one
 _EXPANDED = re.compile(r"sandbox\.(template_sources\[\d+\]\.path|docker\.(dockerfile|build\b.*))")
@@ -54,10 +57,30 @@ def with_row(task: Mapping[str, Any], row: Mapping[str, Any], *, resolved: bool 
 
     `resolved`: variables are expanded already; else they will be, and a `$` in a value is none.
     """
-    filled = {key: _put(value, row, (key,), "") if key in PLACES else value for key, value in task.items()}
+    filled = {key: _put(value, row, (key,), "") if key in PLACES else value for key, value in task.items() if key != "agent"}
+    if "agent" in task:
+        filled["agent"] = _agent(task["agent"], row, ("agent",))
     if not resolved and isinstance(task.get("sandbox"), dict):
         filled["sandbox"] = _guarded(task["sandbox"], filled["sandbox"], row, ("sandbox",))
     return filled
+
+
+def _agent(settings: Any, row: Mapping[str, Any], path: FieldPath) -> Any:
+    if not isinstance(settings, dict):
+        return settings
+    for key, value in settings.items():
+        if key not in AGENT_PLACES and (match := _first_name(value)) is not None:
+            places = f"of an agent, rows reach {', '.join(AGENT_PLACES[:-1])} and {AGENT_PLACES[-1]} alone"
+            raise SubstitutionProblem((*path, key), f"names {match}, which is not filled in here: {places}")
+    return {key: _put(value, row, (*path, key), key) if key in AGENT_PLACES else value for key, value in settings.items()}
+
+
+def _first_name(value: Any) -> str | None:
+    """The first `${row.x}` in it."""
+    if isinstance(value, str):
+        return next((m[0] for m in _PLACEHOLDER.finditer(value) if m[0] != "$${"), None) if "${row" in value else None
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for each in inner if (found := _first_name(each)) is not None), None)
 
 
 def _guarded(before: Any, after: Any, row: Mapping[str, Any], path: FieldPath) -> Any:
@@ -73,7 +96,10 @@ def _guarded(before: Any, after: Any, row: Mapping[str, Any], path: FieldPath) -
 
 def without_rows(task: Mapping[str, Any]) -> dict[str, Any]:
     """A task that has no dataset. SubstitutionProblem where it names a field of a row all the same."""
-    return {key: _bare(value, (key,)) if key in _ROWLESS else value for key, value in task.items()}
+    bare = {key: _bare(value, (key,)) if key in _ROWLESS else value for key, value in task.items()}
+    if isinstance(agent := task.get("agent"), dict):
+        bare["agent"] = {key: _bare(value, ("agent", key)) if key in _ROWLESS_OF_AGENT else value for key, value in agent.items()}
+    return bare
 
 
 def _bare(value: Any, path: FieldPath) -> Any:
@@ -96,6 +122,8 @@ def without_row(text: str, path: FieldPath = ()) -> str:
 
 
 def _put(value: Any, row: Mapping[str, Any], path: FieldPath, key: str) -> Any:
+    if path == ("simulation", "agent"):
+        return _agent(value, row, path)
     if isinstance(value, str):
         return _put_text(value, row, path, key) if "${" in value else value
     if isinstance(value, dict):
