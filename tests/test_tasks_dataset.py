@@ -176,8 +176,8 @@ def test_what_reaches_an_agent_and_who_plays_the_user() -> None:
         "agent": {"type": "scripted", "system_prompt": "3", "scripted": {"steps": [{"run": "echo 'a b'"}]}},
         "simulation": {"goal": "a b", "agent": {"scripted": {"steps": [{"say": "7"}]}, "env": {"A": "$B"}}},
     }
-    refused = {"agent": {"env": {"A": ["$${row.id}", "x ${row.id}"]}}}
-    for task in (refused, {"simulation": refused}):
+    refused: dict[str, Any] = {"agent": {"env": {"A": ["$${row.id}", "x ${row.id}"]}}}
+    for wrong in (refused, {"simulation": refused}):
         with pytest.raises(
             SubstitutionProblem, match=r"names \$\{row.id\}, which is not filled in here: of an agent, rows reach scripted,"
         ):
