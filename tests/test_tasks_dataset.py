@@ -181,7 +181,7 @@ def test_what_reaches_an_agent_and_who_plays_the_user() -> None:
         with pytest.raises(
             SubstitutionProblem, match=r"names \$\{row.id\}, which is not filled in here: of an agent, rows reach scripted,"
         ):
-            with_row(task, ROW)
+            with_row(wrong, ROW)
     with pytest.raises(SubstitutionProblem, match="the task has no dataset"):
         without_rows({"agent": {"append_system_prompt": "${row.id}"}})
     assert without_rows({"agent": refused["agent"]}) == {"agent": refused["agent"]}

@@ -263,6 +263,32 @@ def test_gates_of_the_run_and_against_a_baseline(project: Project) -> None:
     assert "not all of its trials were in the run" in part.output
 
 
+# ---- the summary
+
+
+def test_variants_and_repeats_stand_side_by_side(project: Project, mode: str) -> None:
+    project.write("experiments/two.yaml", "variants: [{variant_id: first}, {variant_id: second, prompt_mutations: {suffix: x}}]\n")
+    once = f"mkdir {project.marks}/once && touch out.txt; true"
+    out = [{"type": "file_exists", "path": "out.txt"}]
+    project.task("a", agent=scripted({"write": {"path": "out.txt", "content": "x"}}, {"usage": {"cost_usd": 0.25}}), success_criteria=out)
+    project.task("b", agent=scripted({"run": once}), success_criteria=out, repeats=3)
+    project.task("c", agent=scripted(), success_criteria=out, repeats=3, min_passes=2)
+    run = project.run("tasks", AGENT, "--codeprobe-experiment=two", mode=mode).assert_consistent()
+    lines = [line.split() for line in run.stdout.splitlines()]
+    head = ["variant", "trials", "passed", "failed", "error", "pass", "rate", "95", "%", "interval", "score", "cost", "mean", "time"]
+    at = lines.index(head)
+    assert [line[0] for line in lines[at : at + 3]] == ["variant", "first", "second"]
+    assert sum(int(line[2]) for line in lines[at + 1 : at + 3]) == 3
+    assert all("$0.25" in line for line in lines[at + 1 : at + 3])
+    assert len(run.stdout.splitlines()[at]) == len(run.stdout.splitlines()[at + 1])
+    told = [line for line in run.stdout.splitlines() if line.startswith("repeats: ")]
+    assert [line.partition(":")[2].partition(":")[0].strip() for line in told[:2]] == ["c[first]", "c[second]"]
+    two, three = ", of 2 graded (95 % interval 0% to 66%)", " (95 % interval 0% to 56%)"  # several at once may have begun the third
+    assert told[0].removeprefix("repeats: c[first]: 0/3 passed") in (f"{two}, 2 needed", f"{three}, 2 needed")
+    assert len(told) == 3  # b of one variant passed once and failed twice, of the other it failed thrice
+    assert ": 1/3 passed (95 % interval 6% to 79%)" in told[2]
+
+
 # ---- check and explain
 
 

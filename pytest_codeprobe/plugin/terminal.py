@@ -11,6 +11,7 @@ import pytest
 from pytest_codeprobe.model.result import VERDICTS
 from pytest_codeprobe.options import spelled
 from pytest_codeprobe.plugin.collect import no_agent
+from pytest_codeprobe.plugin.comparison import repeat_lines, variant_lines
 from pytest_codeprobe.plugin.discover import lines_of
 from pytest_codeprobe.plugin.failure import money
 from pytest_codeprobe.run.decision import Decision
@@ -139,6 +140,7 @@ class Terminal:
             spent += ", tokens: " + ", ".join(f"{v:,} {k.removesuffix('_tokens').replace('_', ' ')}" for k, v in known.items())
         if ending.beside() or any(f.attempts for f in finals):  # else there was nothing to pay for
             yield spent
+        yield from self._compared(finals)
         yield from _gates(ending.gates())
         if self.live.resume is not None:
             from pytest_codeprobe.run.resume import listed
@@ -156,6 +158,12 @@ class Terminal:
         yield from self.live.controller.canary.lines()
         for final in [f for f in finals if f.status == "error"][:10]:
             yield f"error: {final.node_id}: {final.code}: {one_line(final.reason or '', 160)}"
+
+    def _compared(self, finals: Sequence[Final]) -> Iterator[str]:
+        assert self.live.controller is not None
+        book, plan = self.live.controller.book, self.live.controller.book.plan.values()
+        yield from variant_lines(finals, list(dict.fromkeys(t.variant_id for t in plan if t.variant_id is not None)))
+        yield from repeat_lines(finals, plan, {gate: proportion.needed for gate, (_, proportion) in book.proportions().items()})
 
 
 def _gates(gates: Sequence[GateResult]) -> Iterator[str]:

@@ -239,12 +239,15 @@ def _variant(name: str, finals: Sequence[Final]) -> dict[str, Any]:
     }
 
 
-def wilson(finals: Iterable[Final], z: float = 1.959964) -> list[float] | None:
-    """The 95 % score interval of the pass rate (E. B. Wilson, 1927); None without a verdict."""
+def wilson(finals: Iterable[Final]) -> list[float] | None:
+    """The 95 % interval of the pass rate; None without a verdict."""
     verdicts = [f.status == "passed" for f in finals if f.status in VERDICTS]
-    if not verdicts:
-        return None
-    n, p = len(verdicts), sum(verdicts) / len(verdicts)
+    return interval(sum(verdicts), len(verdicts)) if verdicts else None
+
+
+def interval(passed: int, n: int, z: float = 1.959964) -> list[float]:
+    """The 95 % score interval of `passed` of `n` (E. B. Wilson, 1927)."""
+    p = passed / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * ((p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5)
     return [round(max(0.0, middle - half), 6), round(min(1.0, middle + half), 6)]

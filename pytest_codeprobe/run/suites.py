@@ -146,12 +146,16 @@ def suites(plan: Mapping[str, PlannedTrial], finals: Mapping[str, Final]) -> lis
 def proportion_gates(proportions: Iterable[tuple[PlannedTrial, Proportion]]) -> Iterator[GateResult]:
     """Over the repeats of a task, row and variant."""
     for trial, proportion in proportions:
-        name = trial.node_id.partition("::")[2] or trial.node_id
-        head, bracket, inner = name.removesuffix("]").partition("[")
-        parts = inner.rpartition("-")[0] if bracket else ""
-        words = f"{head}[{parts}]" if parts else head
         why = "" if proportion.held is not None else "too many of its repeats ended without a verdict"
-        yield GateResult(f"{words}: passes of {proportion.repeats}", proportion.passes, proportion.needed, proportion.held, why)
+        yield GateResult(f"{group_name(trial)}: passes of {proportion.repeats}", proportion.passes, proportion.needed, proportion.held, why)
+
+
+def group_name(trial: PlannedTrial) -> str:
+    """Of all repeats of a task, row and variant: the item's name without the number."""
+    name = trial.node_id.partition("::")[2] or trial.node_id
+    head, bracket, inner = name.removesuffix("]").partition("[")
+    parts = inner.rpartition("-")[0] if bracket else ""
+    return f"{head}[{parts}]" if parts else head
 
 
 def run_gates(

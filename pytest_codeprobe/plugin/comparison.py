@@ -1,0 +1,71 @@
+"""The summary's figures side by side: variants of an experiment, and repeats of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from pytest_codeprobe.model.result import VERDICTS
+from pytest_codeprobe.plugin.failure import money
+from pytest_codeprobe.run.envelope import interval
+from pytest_codeprobe.run.envelope import money as run_money
+from pytest_codeprobe.run.final import Final
+from pytest_codeprobe.run.plan import PlannedTrial
+from pytest_codeprobe.run.proportion import gate_of
+from pytest_codeprobe.run.suites import group_name
+from pytest_codeprobe.text import span
+
+_SHOWN = 10  #: repeated tasks whose repeats differ
+_HEAD = ("variant", "trials", "passed", "failed", "error", "pass rate", "95 % interval", "score", "cost", "mean time")
+
+
+def variant_lines(finals: Sequence[Final], variants: Sequence[str]) -> Iterator[str]:
+    """A table; nothing where there is only one variant. `variants`: in the order of the experiment."""
+    groups = {name: [f for f in finals if f.variant_id == name] for name in variants}
+    rows = [_row(name, group) for name, group in groups.items() if group]
+    if len(rows) < 2:
+        return
+    table = [_HEAD, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(_HEAD))]
+    for name, *cells in table:
+        yield "  ".join([name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))])
+
+
+def _row(name: str, finals: Sequence[Final]) -> tuple[str, ...]:
+    verdicts = [f.status == "passed" for f in finals if f.status in VERDICTS]
+    scores = [f.score for f in finals if f.score is not None]
+    times = [f.duration_seconds for f in finals if f.duration_seconds is not None and f.attempts]
+    cost, complete = run_money(finals)
+    return (
+        name,
+        str(len(finals)),
+        str(sum(verdicts)),
+        str(len(verdicts) - sum(verdicts)),
+        str(sum(f.status == "error" for f in finals)),
+        *((f"{sum(verdicts) / len(verdicts):.0%}", _interval(sum(verdicts), len(verdicts))) if verdicts else ("-", "-")),
+        f"{sum(scores) / len(scores):.2f}" if scores else "-",
+        "-" if cost is None else money(cost) + ("" if complete else "+"),
+        span(round(sum(times) / len(times), 1)) if times else "-",
+    )
+
+
+def repeat_lines(finals: Sequence[Final], plan: Collection[PlannedTrial], needed: dict[str, int]) -> Iterator[str]:
+    """Repeated tasks, of which not all repeats ended alike. `needed`: passes, by gate; those come first."""
+    of = {trial.node_id: trial for trial in plan if trial.repeats > 1 and trial.counts}
+    groups: dict[str, list[Final]] = {}
+    for final in finals:
+        if final.node_id in of:
+            groups.setdefault(gate_of(of[final.node_id].folder), []).append(final)
+    mixed = {gate: group for gate, group in groups.items() if gate in needed or len({f.status for f in group}) > 1}
+    for gate, group in sorted(mixed.items(), key=lambda each: each[0] not in needed)[:_SHOWN]:
+        passed, graded = (sum(f.status in kinds for f in group) for kinds in (("passed",), VERDICTS))
+        said = f"repeats: {group_name(of[group[0].node_id])}: {passed}/{of[group[0].node_id].repeats} passed"
+        said += f", of {graded} graded" if graded != of[group[0].node_id].repeats else ""
+        said += f" (95 % interval {_interval(passed, graded)})" if graded else ""
+        yield said + (f", {needed[gate]} needed" if gate in needed else "")
+    if len(mixed) > _SHOWN:
+        yield f"repeats: {len(mixed) - _SHOWN} more tasks whose repeats differ: data.results of envelope.json"
+
+
+def _interval(passed: int, graded: int) -> str:
+    low, high = interval(passed, graded)
+    return f"{low:.0%} to {high:.0%}"
