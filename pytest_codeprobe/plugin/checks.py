@@ -143,7 +143,32 @@ def make_ready(live: Live, plan: Collection[PlannedTrial]) -> None:
         raise refused(error, live.config) from error
 
 
-def check_driver_here(live: Live) -> None:
+def check_agents(live: Live, plan: Collection[PlannedTrial]) -> list[str]:
+    """The agents that the plan starts. Refuse before anything is paid: a driver or an agent whose CLI or credentials are missing here."""
+    try:
+        _check_driver_here(live)
+    except CodeprobeError as error:
+        raise refused(error, live.config) from error
+    declared: dict[str, frozenset[str]] = {}
+    for trial in plan:
+        if trial.agent is not None and trial.starts:
+            names = frozenset(trial.variables)
+            declared[trial.agent] = declared.get(trial.agent, names) & names
+            if trial.user is not None:
+                own = frozenset(trial.users_variables)
+                declared[trial.user] = declared.get(trial.user, own) & own
+    backend = live.state.options.backend or "direct"
+    for name, names in declared.items():
+        agent = live.registry.agent(name)
+        if agent.calls_model and backend not in agent.backends:
+            live.warn(f"backend {backend}: agent {name} gets no variables for it; name those that it needs in sandbox.env_passthrough")
+        missing = agent.unavailable(live.context, names)
+        if missing is not None:
+            raise refused(missing, live.config) from missing
+    return list(declared)
+
+
+def _check_driver_here(live: Live) -> None:
     """Once, in the place of one error for each trial. SANDBOX_UNAVAILABLE where the driver of all trials can't be used on this machine."""
     if live.state.options.driver is not None and maker_of_sandboxes(live) is None:
         choose(live.state.options.driver, live.registry, live.context)

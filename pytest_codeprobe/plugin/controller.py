@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
-import signal
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.clock import stamp
-from pytest_codeprobe.model.result import VERDICTS, TrialResult, no_usage
+from pytest_codeprobe.model.result import TrialResult, no_usage
 from pytest_codeprobe.options import spelled
 from pytest_codeprobe.plugin.budget import Budget
 from pytest_codeprobe.plugin.canary import BuiltInCanary
-from pytest_codeprobe.plugin.checks import check_driver_here, make_ready, slips
+from pytest_codeprobe.plugin.checks import check_agents, make_ready, slips
 from pytest_codeprobe.plugin.ending import Ending
 from pytest_codeprobe.plugin.failure import allowed_miss
+from pytest_codeprobe.plugin.follower import Follower
 from pytest_codeprobe.plugin.gate import Gate
 from pytest_codeprobe.plugin.last_resort import LastResort
 from pytest_codeprobe.plugin.logs import Logs
 from pytest_codeprobe.plugin.offline import check_offline
 from pytest_codeprobe.plugin.refusal import as_error, refusal_in, refusal_line, refused
 from pytest_codeprobe.plugin.trace import TraceBudget
+from pytest_codeprobe.plugin.workers import Workers
 from pytest_codeprobe.run.book import RunBook
 from pytest_codeprobe.run.final import final_of
 from pytest_codeprobe.run.folder import point_latest
@@ -40,9 +38,6 @@ from pytest_codeprobe.text import write_whole
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
-
-_FOLLOW = 0.2  #: seconds between two looks at the spools
-_IDLE_BEFORE_WAKING = 0.5  #: by then every worker has seen the flag
 
 
 class Controller:
@@ -61,11 +56,9 @@ class Controller:
         self.last_resort = LastResort(live, self.book)
         self.canary = self.ending.canary = BuiltInCanary(live, self.book)
         self.slips: list[str] = []  #: of the command line, perhaps
-        self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}
-        self._closed = self._interrupt_told = self._begun = False
-        self._done = threading.Event()
-        self._follower: threading.Thread | None = None
-        self.look: Callable[[], None] = lambda: None  #: what else the follower does each time; must neither wait nor raise
+        self.workers = Workers(live, self.book, self.ending, self.last_resort)
+        self.follower = Follower(live, self.book, self.logs, self.trace.look, self.budget.look, self.last_resort.look)
+        self._closed = self._begun = False
         # xdist ends its workers ten seconds after a KeyboardInterrupt here: too early for a trial in its stages
         live.interrupts.busy = lambda: self.state.xdist and bool(self.book.open)
 
@@ -91,12 +84,11 @@ class Controller:
         self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
         if not self._closed:
             self.gate.planned()
-        self._follower = threading.Thread(target=self._follow, name="codeprobe-follower", daemon=True)
-        self._follower.start()
+        self.follower.start()
 
     def begin(self) -> None:
         """The header line is printed: what has to be done before the first trial."""
-        if self._begun or self._follower is None:
+        if self._begun or not self.follower.has_started:
             return
         self._begun = True
         self.canary.run()
@@ -121,61 +113,15 @@ class Controller:
             raise refused(error, self.config) from error
 
     def _check_agents(self) -> None:
-        """Refuse before anything is paid: a driver or an agent of the plan whose CLI or credentials are missing here."""
-        try:
-            check_driver_here(self.live)
-        except CodeprobeError as error:
-            raise refused(error, self.config) from error
-        declared: dict[str, frozenset[str]] = {}
-        for trial in self.book.plan.values():
-            if trial.agent is not None and trial.starts:
-                names = frozenset(trial.variables)
-                declared[trial.agent] = declared.get(trial.agent, names) & names
-                if trial.user is not None:
-                    own = frozenset(trial.users_variables)
-                    declared[trial.user] = declared.get(trial.user, own) & own
-        backend = self.live.state.options.backend or "direct"
-        for name, names in declared.items():
-            agent = self.live.registry.agent(name)
-            if agent.calls_model and backend not in agent.backends:
-                self.live.warn(
-                    f"backend {backend}: agent {name} gets no variables for it; name those that it needs in sandbox.env_passthrough"
-                )
-            missing = self.live.registry.agent(name).unavailable(self.live.context, names)
-            if missing is not None:
-                raise refused(missing, self.config) from missing
-        self.slips = [spelled(said, console=True) for said in slips(self.live, self.book.plan.values())]
+        """Refuse before anything is paid, and tell what may not be meant."""
+        plan = self.book.plan.values()
+        asked = check_agents(self.live, plan)
+        self.slips = [spelled(said, console=True) for said in slips(self.live, plan)]
         self.ending.warnings.extend(self.slips)
         if self.state.options.dry_run:
             from pytest_codeprobe.plugin.dry_run import check_versions
 
-            check_versions(self.live, list(declared))
-
-    def _follow(self) -> None:
-        """Publish what workers say. Wakes the main thread out of xdist's queue once an interrupt has nothing to wait for."""
-        interrupts, idle_since = self.live.interrupts, 0.0
-        while not self._done.wait(_FOLLOW):
-            self.book.drain_all()
-            self._tell_interrupt()
-            self.trace.look()
-            self.budget.look()
-            self.last_resort.look()
-            self.look()
-            if not (self.state.xdist and interrupts.count and not self.book.open):
-                idle_since = 0.0
-                continue
-            idle_since = idle_since or time.monotonic()
-            if time.monotonic() - idle_since > _IDLE_BEFORE_WAKING and not interrupts.raised and not interrupts.ending:
-                interrupts.woken = True
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                idle_since = time.monotonic()
-
-    def _tell_interrupt(self) -> None:
-        """The event, once."""
-        if self.live.interrupts.count and not self._interrupt_told:
-            self._interrupt_told = True
-            self.book.event("run_interrupted", reason=self.live.interrupts.first)
-            self.logs.say(logging.WARNING, f"interrupted: {self.live.interrupts.first}")
+            check_versions(self.live, asked)
 
     # ---- hooks
     def adopt(self, session: pytest.Session | None) -> None:
@@ -273,62 +219,6 @@ class Controller:
             self.last_resort.finished(record)
             self.logs.trial(record.node_id)
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """A worker is gone."""
-        with self.live.interrupts.held():
-            self._worker_gone(node)
-
-    def _worker_gone(self, node: Any) -> None:
-        self.book.drain(node.gateway.id)
-        text = getattr(node, "workeroutput", {}).get("codeprobe")
-        if text is None:
-            return
-        told = json.loads(text)
-        self.ending.take_warnings(json.dumps(told["warnings"]))
-        for name in self.left_out:
-            self.left_out[name] = sorted({*self.left_out[name], *told[name]})
-        if told["usage"] is not None and self.ending.refused is None:
-            usage = told["usage"]
-            error_of_it = CodeprobeError(usage["code"], usage["message"], remediation=usage["remediation"], detail=usage["detail"])
-            raise refused(error_of_it, self.config) from error_of_it
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
-        """xdist's report has when `???`: make it the set-up phase of an error, or what the worker had already written."""
-        with self.live.interrupts.held():
-            if (node_id := self.book.named(crashitem)) in self.book.plan:
-                self._crashed(node_id, report)
-
-    def _crashed(self, crashitem: str, report: pytest.TestReport) -> None:
-        worker = str(getattr(getattr(report, "node", None), "gateway", None) and report.node.gateway.id)
-        self.book.drain(worker)
-        if crashitem in self.book.final:  # died in teardown, which only deletes: never a second outcome
-            report.when, report.outcome, report.longrepr = "teardown", "passed", None
-            return
-        record = self.book.recovered(crashitem)
-        if record is None:
-            self.book.presume_started(crashitem)
-            if self.last_resort.ended_workers:
-                record = self.book.lost(crashitem, worker, "not_run", self.ending.reason())
-            else:
-                record = self.book.lost(crashitem, worker, "error", f"worker {worker} died in this trial", code="WORKER_DIED")
-        planned = self.book.plan[crashitem]
-        if record.status not in VERDICTS:
-            self.live.proportions.give_back(planned)  # it may have died between the verdict and its record
-        report.when = "call" if record.status in VERDICTS else "setup"
-        expected = planned.xfail or ("expect: fail" if planned.expect == "fail" else None) or allowed_miss(planned, record)
-        if record.status == "passed":
-            report.outcome, report.longrepr = "passed", None
-        elif record.status == "failed" and expected is not None:
-            report.outcome, report.longrepr = "skipped", f"{record.task_id}: {record.reason}"
-            report.wasxfail = expected
-        elif record.status in ("skipped", "not_run"):
-            report.outcome, report.longrepr = "skipped", (record.task_id, 0, f"Skipped: {record.reason}")
-        else:
-            report.longrepr = f"{record.task_id}: {record.code or record.status}: {record.reason}"
-        report.codeprobe = record.model_dump_json()  # type: ignore[attr-defined]
-
     def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         self.ending.internal = True
         self.ending.stop = self.ending.stop or excinfo.value  # the first is the cause: xdist's controller stumbles over a worker's
@@ -403,19 +293,15 @@ class Controller:
             return
         self._closed = True
         self._take_plan_late()
-        self._done.set()
-        if self._follower is not None:
-            self._follower.join()
+        self.follower.end()
         if self.book.taken:
-            self._tell_interrupt()
+            self.follower.tell_interrupt()
             self.book.drain_all()
             self.ending.raised += self.trace.close()
             self.budget.look()
             self.book.close(self.ending.reason())
             self.ending.raised += self.budget.close()
-        mine = self.live.collected()
-        for name in self.left_out:
-            self.left_out[name] = sorted({*self.left_out[name], *mine[name]})
+        self.ending.take_left_out(self.live.collected())
         self.ending.take_warnings(json.dumps(self.live.warnings))
 
     def _take_plan_late(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ class Ending:
         self.task_errors: list[CodeprobeError] = []
         self.raised: list[CodeprobeError] = []  #: of the run as a whole, while trials ran
         self.warnings: list[str] = []
+        self.left_out: dict[str, list[str]] = {"left_out": [], "not_tasks": []}  #: by collection
         self.canary: BuiltInCanary | None = None
         self.internal = False
         self.stop: BaseException | None = None  #: what ended pytest's loop
@@ -273,6 +275,11 @@ class Ending:
         """What another process, or this one, warns of: a JSON list."""
         if text is not None:
             self.warnings.extend(w for w in json.loads(text) if w not in self.warnings)
+
+    def take_left_out(self, told: Mapping[str, Sequence[str]]) -> None:
+        """What collection left out in one process."""
+        for name, known in self.left_out.items():
+            self.left_out[name] = sorted({*known, *told[name]})
 
 
 def _moment(seconds: float) -> Any:

@@ -126,6 +126,7 @@ class Live:
 
             self.controller = Controller(self)
             manager.register(self.controller, "codeprobe-controller")
+            manager.register(self.controller.workers, "codeprobe-workers")
             manager.register(Terminal(self), "codeprobe-terminal")
             manager.register(LiveLine(self), "codeprobe-live-line")
 

@@ -86,7 +86,7 @@ class LiveLine:
         stream, column, colour = found
         self._row = Row(stream, (sys.stdout, sys.stderr), column=column, colour=colour)
         config.add_cleanup(self.end)
-        controller.look = self._look
+        controller.follower.also(self._look)
 
     def end(self) -> None:
         """Leave the terminal as it would be without us. Can be called again."""

@@ -109,7 +109,7 @@ class Terminal:
         elif (why := controller.ending.no_tasks()) is not None:
             yield f"codeprobe: {why.code}: {why.message}"
             yield f"  {spelled(why.remediation, console=self.live.state.options.console)}"
-        yield from (f"{prefix}{line}" for line in lines_of(controller.left_out))
+        yield from (f"{prefix}{line}" for line in lines_of(controller.ending.left_out))
         if controller.book.taken:
             notes = dict.fromkeys([*controller.ending.warnings, *(w for f in finals for w in f.warnings)])
             yield from (f"warning: {one_line(w, 300)}" for w in notes)
