@@ -103,7 +103,9 @@ def look(run: Run) -> None:
     assert run.envelope["errors"] == []
     assert "7 called by tests: " in run.stdout
     assert "tests/test_it.py::test_error#1" in run.stdout
+    log = (run.folder / "run.log").read_text()
     for line in data["calls"]:
+        assert f"INFO {line['node_id']}: {line['status']}" in log
         folder = next(e["folder"] for e in run.events if e["event"] == "trial_finished" and e["node_id"] == line["node_id"])
         record = json.loads((run.folder / "trials" / folder / "result.json").read_text())
         check("result", record)

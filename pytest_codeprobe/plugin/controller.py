@@ -57,7 +57,7 @@ class Controller:
         self.canary = self.ending.canary = BuiltInCanary(live, self.book)
         self.slips: list[str] = []  #: of the command line, perhaps
         self.workers = Workers(live, self.book, self.ending, self.last_resort)
-        self.follower = Follower(live, self.book, self.logs, self.trace.look, self.budget.look, self.last_resort.look)
+        self.follower = Follower(live, self.book, self.logs, self.trace.look, self.budget.look, self.last_resort.look, self.logs.calls)
         self._closed = self._begun = False
         # xdist ends its workers ten seconds after a KeyboardInterrupt here: too early for a trial in its stages
         live.interrupts.busy = lambda: self.state.xdist and bool(self.book.open)

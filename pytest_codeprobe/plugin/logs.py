@@ -49,7 +49,7 @@ class Logs:
 
     def trial(self, node_id: str) -> None:
         """A trial has come to its final record."""
-        final = self._book.final.get(node_id)
+        final = self._book.final.get(node_id) or self._book.calls.final.get(node_id)
         if self._log is None or final is None or node_id in self._told:
             return
         self._told.add(node_id)
@@ -57,10 +57,16 @@ class Logs:
         numbers = range(1, final.attempts + 1)
         self._log.trial(node_id, [folder / f"attempt-{n}" / "trial.log" for n in numbers] if folder is not None else [], _ended(final))
 
+    def calls(self) -> None:
+        """Trials that tests have called and that are over by now."""
+        for node_id in list(self._book.calls.final):
+            self.trial(node_id)
+
     def close(self, code: int, errors: list[str], warnings: list[str]) -> None:
         """The run is over; what was not told yet comes now."""
         for node_id in self._book.final:
             self.trial(node_id)
+        self.calls()
         for text in warnings:
             self.say(logging.WARNING, text)
         for text in errors:
