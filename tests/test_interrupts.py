@@ -103,6 +103,8 @@ def test_signal_to_pytest_alone(project: Project, mode: str, number: signal.Sign
     run = started(project, mode)
     run.signal(number)
     assert_interrupted(ends_clean(run))
+    rest = "to run the rest: the same call with --codeprobe-resume --codeprobe-run-dir=.codeprobe/runs/"
+    assert f"\n{rest}{run.folder.resolve().name}\n" in run.stdout
 
 
 def test_terminal_is_closed(project: Project) -> None:

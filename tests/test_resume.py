@@ -212,6 +212,8 @@ def test_a_run_dir_of_something_else(project: Project, tmp_path: Path) -> None:
         assert (
             project.codeprobe("run", "--agent=scripted", *flags, "--json").assert_pure(events=False)["errors"][0]["code"] == "USAGE_ERROR"
         )
+    (taken,) = project.codeprobe("run", "--agent=scripted", "--run-dir=run", "--json").assert_pure(events=False)["errors"]
+    assert "to go on with a run there, add --resume" in taken["remediation"]
 
 
 def test_what_was_spent_counts_against_the_budget(project: Project) -> None:

@@ -215,6 +215,8 @@ def test_a_gate_stands_when_its_run_is_gone_on_with_or_graded_again(project: Pro
         data = graded.assert_pure(events=False)["data"]
         held = {g["name"]: g["held"] for g in data["gates"]}
         assert (held, graded.code) == ({"misses: passes of 4": True, "decided: passes of 4": True}, 0)
+        assert "\n4 not graded again: no verdict is kept of it: tasks/decided.yaml::decided[r3], " in graded.stderr
+        assert "run again" not in graded.stderr
 
 
 def test_a_worker_that_dies_between_verdict_and_record_leaves_no_place(project: Project) -> None:

@@ -81,7 +81,7 @@ class Controller:
         self.budget.begin()
         if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
-        self.ending.warnings.extend(f"swept: {path}" for path in sweep(Path(tempfile.gettempdir())))
+        self.ending.warnings.extend(f"swept: {path}, left by a run that was killed" for path in sweep(Path(tempfile.gettempdir())))
         if not self._closed:
             self.gate.planned()
         self.follower.start()

@@ -226,7 +226,9 @@ class Ending:
         return CodeprobeError(
             "NO_TASKS",
             f"no task was found or selected in {where}",
-            remediation=f"Name a folder that holds task files (ini codeprobe_files: {patterns}), and check -k, -m and node ids.",
+            remediation=(
+                f"Name a folder that holds task files (ini codeprobe_files: {patterns}), and check -k, -m, --codeprobe-tags and node ids."
+            ),
             detail={
                 "paths": [str(a) for a in self.config.args],
                 "patterns": list(self.state.options.files),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -114,6 +115,14 @@ class Terminal:
             notes = dict.fromkeys([*controller.ending.warnings, *(w for f in finals for w in f.warnings)])
             yield from (f"warning: {one_line(w, 300)}" for w in notes)
             yield f"run dir: {self.live.shown_run_dir()}"
+            yield from self._rest(finals)
+
+    def _rest(self, finals: Sequence[Final]) -> Iterator[str]:
+        """How what was not run can be run."""
+        options = self.live.state.options
+        if not options.dry_run and options.regrade is None and any(f.status == "not_run" for f in finals):
+            flags = f"--codeprobe-resume --codeprobe-run-dir={shlex.quote(str(self.live.shown_run_dir()))}"
+            yield f"to run the rest: the same call with {spelled(flags, console=options.console)}"
 
     def _trials(self, finals: Sequence[Final]) -> Iterator[str]:
         tally = counts(finals)
@@ -147,7 +156,7 @@ class Terminal:
 
             plan = self.live.controller.book.plan.values()
             yield from self.live.resume.differences(finals)
-            yield from listed({t.node_id: Decision(t.resumed or "run", t.again) for t in plan})
+            yield from listed({t.node_id: Decision(t.resumed or ("run" if t.starts else "skip"), t.again) for t in plan})
         slowest = sorted((f for f in finals if f.duration_seconds and f.attempts), key=lambda f: -(f.duration_seconds or 0))[:_SHOWN]
         if slowest:
             yield "slowest: " + ", ".join(f"{_name(f)} {span(round(f.duration_seconds or 0, 1))}" for f in slowest)

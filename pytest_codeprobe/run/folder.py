@@ -96,7 +96,9 @@ def prepare_place(path: Path, *, default_place: bool) -> None:
             raise CodeprobeError(
                 "USAGE_ERROR",
                 f"--codeprobe-run-dir {path}: is not empty",
-                remediation="Name a folder that does not exist yet, or leave the flag out.",
+                remediation=(
+                    "Name a folder that does not exist yet, or leave the flag out; to go on with a run there, add --codeprobe-resume."
+                ),
             )
         if default_place:
             path.parent.mkdir(parents=True, exist_ok=True)

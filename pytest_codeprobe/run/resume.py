@@ -223,8 +223,9 @@ def listed(decisions: Mapping[str, Decision]) -> list[str]:
     for node_id, decision in decisions.items():
         if decision.why:
             by_reason.setdefault((decision.kind, decision.why), []).append(node_id)
-    words = {"run": "run again", "grade": "graded again"}
+    words = {"run": "run again: ", "grade": "graded again: "}
     return [
-        f"{len(names)} {words[kind]}: {why}: {', '.join(names[:_SHOWN])}{f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''}"
+        f"{len(names)} {words.get(kind, '')}{why}: {', '.join(names[:_SHOWN])}"
+        + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         for (kind, why), names in by_reason.items()
     ]

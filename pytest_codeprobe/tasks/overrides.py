@@ -65,8 +65,13 @@ def read_override(text: str) -> Override:
     if path[0] not in _TABLES or (len(path) == 1 and not value.strip().startswith("{")):
         hint = did_you_mean(path[0], _TABLES)
         known = ", ".join(_TABLES)
-        words = f"a mapping, such as {path[0]}={{…}}" if path[0] in _TABLES else f"a path below {known}{hint}"
-        _invalid(f"{_FLAG} {text!r}: needs {words}", f"Begin the path with one of {known}.", setting=text)
+        if path[0] not in _TABLES:
+            _invalid(f"{_FLAG} {text!r}: needs a path below {known}{hint}", f"Begin the path with one of {known}.", setting=text)
+        way = f"Name one setting, as in {path[0]}.NAME=VALUE, or write a mapping."
+        _invalid(f"{_FLAG} {text!r}: needs a mapping, such as {path[0]}={{…}}", way, setting=text)
+    if not value.strip():  # a variable of a shell that is not set, more likely than the wish to lift a limit
+        way = "Write null to take a lower value away, or '\"\"' for an empty text."
+        _invalid(f"{_FLAG} {text!r} has no value", way, setting=text)
     try:
         documents = parse(value.encode(), _FLAG)
     except CodeprobeError as error:
