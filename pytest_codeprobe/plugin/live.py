@@ -105,11 +105,13 @@ class Live:
             return
         from pytest_codeprobe.plugin import timeouts
         from pytest_codeprobe.plugin.protocol import TrialProtocol
+        from pytest_codeprobe.plugin.reports import Reports
 
         manager = self.config.pluginmanager
         manager.register(timeouts, "codeprobe-timeouts")
         self.protocol = TrialProtocol(self)
         manager.register(self.protocol, "codeprobe-protocol")
+        manager.register(Reports(self), "codeprobe-reports")
         if self.state.options.dry_run:
             if not self.state.no_start:
                 from pytest_codeprobe.plugin.dry_run import DryRun

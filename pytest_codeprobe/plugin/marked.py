@@ -66,6 +66,26 @@ def holder_of(item: pytest.Item) -> TaskItem | Marked | None:
     return item if isinstance(item, TaskItem) else item.stash.get(MARKED, None)
 
 
+def run_of(item: pytest.Item) -> TrialRun | None:
+    """The trial's life; None for an ordinary test, and where it has not begun or is deleted."""
+    holder = holder_of(item)
+    return holder.run if holder is not None else None
+
+
+def record_of(item: pytest.Item) -> TrialResult | None:
+    """What the trial has come to so far; None as above."""
+    holder = holder_of(item)
+    return holder.record if holder is not None else None
+
+
+def note(item: pytest.Item, record: TrialResult) -> TrialResult:
+    """Keep the record of an item that runs a trial, until its report is made."""
+    holder = holder_of(item)
+    assert holder is not None
+    holder.record = record
+    return record
+
+
 def mark_tests(live: Live, session: pytest.Session) -> None:
     """Give each selected test with `@pytest.mark.codeprobe(task=…)` its trial. Refuses the run where a task can't be read."""
     for item in session.items:

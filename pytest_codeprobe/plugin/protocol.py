@@ -6,20 +6,19 @@ import contextlib
 import json
 import sys
 from collections.abc import Generator
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_codeprobe import sandboxes
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
-from pytest_codeprobe.model.result import VERDICTS, TrialResult, result_text
+from pytest_codeprobe.model.result import TrialResult
 from pytest_codeprobe.plugin.ahead import FIXTURE_MODULE, OURS, fixture_definitions
 from pytest_codeprobe.plugin.checks import refuse_what_cannot_run
 from pytest_codeprobe.plugin.collect import TaskItem, no_agent
-from pytest_codeprobe.plugin.failure import allowed_miss, failure_text, harness_text, no_fixture, place_skip, told
+from pytest_codeprobe.plugin.failure import no_fixture
 from pytest_codeprobe.plugin.gate import Fallen, canaries_first, guard
-from pytest_codeprobe.plugin.marked import MARKED, Marked, holder_of, mark_tests, redact, redact_report
+from pytest_codeprobe.plugin.marked import MARKED, Marked, holder_of, mark_tests, note, run_of
 from pytest_codeprobe.plugin.planning import may_call, publish
 from pytest_codeprobe.plugin.refusal import refusal_in, usage_of
 from pytest_codeprobe.plugin.timeouts import deadline, ignored
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 #: what a criterion, an adapter or a sandbox of the user's says to pytest
 PASSES = (KeyboardInterrupt, pytest.exit.Exception, pytest.skip.Exception, pytest.fail.Exception, pytest.xfail.Exception)
-_TOLD = (CodeprobeError, pytest.FixtureLookupError)  #: in our words
 NO_START = "no agent starts under --setup-only and --setup-plan"
 
 
@@ -45,7 +43,6 @@ class TrialProtocol:
 
     def __init__(self, live: Live) -> None:
         self.live, self.state = live, live.state
-        self._told = 0  #: our warnings that the controller knows
         self._fallen = Fallen(live.folder)
         self._refusal: BaseException | None = None  #: what ended this process's session, where that is no error in flight at its end
 
@@ -125,7 +122,7 @@ class TrialProtocol:
             record = self.conclude_error(item, run.finish(stop))
             pytest.skip(self._fallen.told(record, str(stop)))
         except BaseException as error:
-            _note(item, close_run(run, error))
+            note(item, close_run(run, error))
             if _ends_pytest(error):
                 self.delete(item)
             raise
@@ -135,14 +132,14 @@ class TrialProtocol:
 
     def conclude_error(self, item: pytest.Item, record: TrialResult) -> TrialResult:
         """Of a trial that was not run or skipped, unless it had tried before what --codeprobe-offline forbids."""
-        _note(item, record)
+        note(item, record)
         if record.status == "error":
             self.conclude(item, record)
         return record
 
     def conclude(self, item: pytest.Item, record: TrialResult) -> None:
         """finish() itself may have failed, or found that nothing can be judged: still the set-up phase."""
-        _note(item, record)
+        note(item, record)
         if record.status == "error":
             raise CodeprobeError(record.code or "INTERNAL_ERROR", record.reason or "", remediation=record.remediation)
         if record.status in ("skipped", "not_run"):
@@ -191,7 +188,7 @@ class TrialProtocol:
 
         With it the run: pytest keeps its items to the end, and thousands of transcripts would stay in memory.
         """
-        holder, run = holder_of(item), _run_of(item)
+        holder, run = holder_of(item), run_of(item)
         if holder is None or run is None:
             return
         holder.why_again = holder.record.reason if holder.record is not None else None
@@ -213,43 +210,6 @@ class TrialProtocol:
             return
         if left:
             self.live.warn(run.redactor.text(f"{node_id}: could not be deleted: {', '.join(left[:3])}"))
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: sees what pytest's xfail handling made of it
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """The record goes on exactly one report: set-up's for error, skipped and not_run, the call's for a verdict."""
-        report = yield
-        run = _run_of(item)
-        place_skip(item, report)
-        record = _record_of(item)
-        if run is not None and record is not None:
-            if call.when == "setup" and call.excinfo is not None and record.status in VERDICTS:
-                record = _note(item, close_run(run, call.excinfo.value))  # a wrapper outside ours raised
-            if call.when == "call" and report.failed and record.status == "passed":
-                record = _note(item, run.finish(outcome="failed", reason=_why_pytest_failed(call, run.redactor)))
-            if call.when == "call" and record.status == "failed" and record.verdict is not None and not isinstance(item, TaskItem):
-                report.sections.append(("codeprobe", failure_text(record, self.live.shown_run_dir())))
-            _fit(item, call, record, report)
-            if record.status == "error" and call.excinfo is not None and isinstance(call.excinfo.value, _TOLD):
-                text = harness_text(record, self.live.shown_run_dir())
-                path, line, _ = item.reportinfo()
-                report.longrepr = told(record, call.excinfo, text, Path(path), (line or 0) + 1)  # type: ignore[assignment]  # a TerminalRepr
-            if _is_final(record) and item.config.pluginmanager.has_plugin("rerunfailures"):
-                item.add_marker(pytest.mark.flaky(condition=False), append=False)  # read after each try
-            _time(item, record, report)
-            if call.when == _phase_of(item, record):
-                _properties(item, record)
-                report.user_properties = list(item.user_properties)
-                report.codeprobe = result_text(record)  # type: ignore[attr-defined]  # travels to the controller
-        redact_report(item, call, report)
-        if self.live.called_secrets:
-            redact(report, call, self.live.called_secrets)
-        new = self.live.warnings[self._told :]
-        if call.when == "teardown" and self.state.worker and new:
-            self._told += len(new)
-            report.codeprobe_warnings = json.dumps(new)  # type: ignore[attr-defined]
-        return report
 
     def _run_ahead(self, item: pytest.Item) -> TrialRun | None:
         """What a thread has run already, once; else a slot is taken for what runs in this thread."""
@@ -331,23 +291,6 @@ class TrialProtocol:
             output["codeprobe"] = json.dumps({"usage": usage_of(error), "warnings": self.live.warnings, **self.live.collected()})
 
 
-def _run_of(item: pytest.Item) -> TrialRun | None:
-    holder = holder_of(item)
-    return holder.run if holder is not None else None
-
-
-def _record_of(item: pytest.Item) -> TrialResult | None:
-    holder = holder_of(item)
-    return holder.record if holder is not None else None
-
-
-def _note(item: pytest.Item, record: TrialResult) -> TrialResult:
-    holder = holder_of(item)
-    assert holder is not None
-    holder.record = record
-    return record
-
-
 def close_run(run: TrialRun, error: BaseException) -> TrialResult:
     """What was raised in set-up, as a record. pytest's own outcomes are BaseExceptions."""
     if isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
@@ -357,75 +300,16 @@ def close_run(run: TrialRun, error: BaseException) -> TrialResult:
     return run.finish(no_fixture(error) if isinstance(error, pytest.FixtureLookupError) else error)
 
 
-def _time(item: pytest.Item, record: TrialResult, report: pytest.TestReport) -> None:
-    """Of a trial that ran ahead the set-up took as long as the trial, for --durations and JUnit."""
-    if report.when == "setup" and isinstance(item, TaskItem) and (item.ahead or item.ran_ahead):
-        report.duration = record.duration_seconds
-        report.start = report.stop - report.duration
-
-
-def _why_pytest_failed(call: pytest.CallInfo[None], redactor: Redactor) -> str:
-    """Of a trial whose verdict is pass."""
-    if call.excinfo is None:
-        return "passes, but is expected to fail (strict xfail)"
-    return one_line(redactor.text(call.excinfo.exconly()), 500)
-
-
 def _first_line(error: BaseException, redactor: Redactor) -> str:
     """Of an assertion: what follows is pytest's explanation, with addresses of objects in it."""
     return one_line(f"{type(error).__name__}: {redactor.text(str(error)).partition(chr(10))[0]}", 500)
-
-
-def _fit(item: pytest.Item, call: pytest.CallInfo[None], record: TrialResult, report: pytest.TestReport) -> None:
-    """Make of pytest's outcome what the record says: a miss that a gate allows is expected, trouble of the harness is an error."""
-    holder = holder_of(item)
-    if call.when == "call" and report.failed and holder is not None and (word := allowed_miss(holder.trial, record)):
-        report.outcome, report.wasxfail = "skipped", word
-    if record.status == "error" and call.excinfo is not None:
-        report.when, report.outcome = "setup", "failed"  # trouble of the harness stays an error, also in a marked test's body
-        if hasattr(report, "wasxfail"):  # and under a user's own xfail mark
-            del report.wasxfail
-
-
-def _is_final(record: TrialResult) -> bool:
-    """Whether a rerun could only repeat what a limit, a budget or a refused login decided, or what was decided in an earlier run.
-
-    A miss in a gate over repeats is final too: others may have been left out for it, and the gate says how many are allowed.
-    """
-    return (
-        record.cached
-        or record.miss is not None
-        or record.limit_hit is not None
-        or record.code in ("AUTH_FAILED", "BUDGET_EXCEEDED", "OFFLINE_NET_ATTEMPT")
-    )
 
 
 def _ends_pytest(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt | pytest.exit.Exception)
 
 
-def _phase_of(item: pytest.Item, record: TrialResult) -> Literal["setup", "call"]:
-    if isinstance(item, TaskItem):
-        return "call" if record.status in VERDICTS else "setup"
-    return item.stash[MARKED].phase
-
-
 def _overridden(item: pytest.Item) -> bool:
     """Whether one of our fixtures comes from somewhere else for this item."""
     found = fixture_definitions(item)
     return any(d.func.__module__ != FIXTURE_MODULE for name in OURS for d in found.get(name, ()))
-
-
-def _properties(item: pytest.Item, record: TrialResult) -> None:
-    """Score, cost, tokens and turns as JUnit properties; a rerun replaces those of the try before."""
-    item.user_properties[:] = [p for p in item.user_properties if not str(p[0]).startswith("codeprobe_")]
-    values = {
-        "status": record.status,
-        "score": None if record.score is None else round(record.score, 6),
-        "cost_usd": record.cost_usd,
-        "tokens": record.usage.total_tokens,
-        "turns": record.usage.turns,
-        "agent": record.agent.name if record.agent else None,
-        "model": record.agent.model if record.agent else None,
-    }
-    item.user_properties.extend((f"codeprobe_{name}", str(value)) for name, value in values.items() if value is not None)
