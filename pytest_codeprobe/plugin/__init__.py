@@ -275,7 +275,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker that was refused before it met a task: its controller must hear of it, xdist would only say that nothing was collected."""
     state = session.config.stash[STATE]
     if state.worker and state.live is None and isinstance(sys.exc_info()[1], pytest.UsageError):
-        state.activate().late_sessionfinish(session)
+        from pytest_codeprobe.plugin import late
+
+        late.session_finished(state.activate(), session)
 
 
 # ---- signs of tasks in an xdist controller, which collects nothing itself
@@ -285,8 +287,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_codeprobe_node_collected(node: Any) -> None:
     state = node.config.stash[STATE]
     if state.live is None and (state.run_dir / "plan.json").exists():
-        live = state.activate()
-        live.late_node_collected()
+        from pytest_codeprobe.plugin import late
+
+        late.node_collected(state.activate())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -296,6 +299,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if state is None or state.live is not None:
         return
     if hasattr(report, "codeprobe"):
-        state.activate().late_report(report)
+        from pytest_codeprobe.plugin import late
+
+        late.reported(state.activate(), report)
     else:
         state.count(report)

@@ -5,46 +5,39 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
-import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped, with_frames
 from pytest_codeprobe.model.clock import SystemClock
-from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.plugin import collect
 from pytest_codeprobe.plugin.closures import Closures
 from pytest_codeprobe.plugin.collect import HasTrial, TaskItem
 from pytest_codeprobe.plugin.experiment import RunExperiment
 from pytest_codeprobe.plugin.interrupts import Interrupts
 from pytest_codeprobe.plugin.marks import Marks
-from pytest_codeprobe.plugin.offline import network_of
+from pytest_codeprobe.plugin.registry import ask_hooks, registry_with
 from pytest_codeprobe.plugin.taskfiles import TaskFiles
 from pytest_codeprobe.run.folder import RunFolder
-from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.tasks.identities import Identities
-from pytest_codeprobe.text import Redactor, secret_values
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pytest_codeprobe.model.agent import Agent
-    from pytest_codeprobe.model.criterion import Criterion
-    from pytest_codeprobe.model.prices import Prices
-    from pytest_codeprobe.model.sandbox import Driver, Sandbox
+    from pytest_codeprobe.model.context import Context, Registry
+    from pytest_codeprobe.model.sandbox import Sandbox
     from pytest_codeprobe.model.trial import Trial
     from pytest_codeprobe.plugin.called import Caller
     from pytest_codeprobe.plugin.cases import Cases
     from pytest_codeprobe.plugin.controller import Controller
     from pytest_codeprobe.plugin.discover import Discovery
     from pytest_codeprobe.plugin.protocol import TrialProtocol
+    from pytest_codeprobe.plugin.registry import Brought
     from pytest_codeprobe.plugin.resume import Resume
     from pytest_codeprobe.plugin.state import State
     from pytest_codeprobe.run.lock import RunLock
@@ -52,19 +45,11 @@ if TYPE_CHECKING:
     from pytest_codeprobe.sandboxes.keeper import Spawner
     from pytest_codeprobe.tasks.expand import Expansion
     from pytest_codeprobe.tasks.load import LoadedTask, LoadSettings
+    from pytest_codeprobe.text import Redactor
     from pytest_codeprobe.trial.engine import ThreadEngine
     from pytest_codeprobe.trial.run import TrialRun
 
 _log = logging.getLogger("codeprobe")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
-    """What hooks bring beside the built-ins, in the order of registration."""
-
-    agents: tuple[Agent, ...]
-    drivers: tuple[Driver, ...]
-    criteria: Mapping[str, type[Criterion]]  #: by type
 
 
 class Live:
@@ -152,27 +137,13 @@ class Live:
     # ---- options and registry
     @functools.cached_property
     def registry(self) -> Registry:
-        """Built-ins and what the hooks brought; of one name the last registered wins."""
-        from pytest_codeprobe import agents, criteria, sandboxes
-        from pytest_codeprobe.tasks.availability import KNOWN_AGENTS
-
-        brought = self.brought
-        return Registry(
-            agents={agent.name: agent for agent in (*agents.BUILTIN, *brought.agents)},
-            drivers={driver.name: driver for driver in (*sandboxes.BUILTIN, *brought.drivers)},
-            criteria={**_by_type(criteria.BUILTIN), **brought.criteria},
-            later=KNOWN_AGENTS,  # where one is there, it is found first
-        )
+        """Built-ins and what the hooks brought."""
+        return registry_with(self.brought)
 
     @functools.cached_property
     def brought(self) -> Brought:
-        """What the hooks bring, as of the first task; later ones of a name win."""
-        hook, config = self.config.hook, self.config
-        return Brought(
-            agents=_in_order(hook.pytest_codeprobe_agents(config=config)),
-            drivers=_in_order(hook.pytest_codeprobe_drivers(config=config)),
-            criteria=_by_type(_in_order(hook.pytest_codeprobe_criteria(config=config))),
-        )
+        """What the hooks bring, as of the first task."""
+        return ask_hooks(self.config)
 
     # ---- tasks
     @functools.cached_property
@@ -242,40 +213,9 @@ class Live:
     @functools.cached_property
     def context(self) -> Context:
         """What trials need from outside."""
-        from pytest_codeprobe.plugin.budget import ledger_of
-        from pytest_codeprobe.plugin.checks import named_snapshot
+        from pytest_codeprobe.plugin.context import context_of
 
-        environ = dict(os.environ)
-        return Context(
-            run_id=self.state.run_id,
-            run_dir=self.state.run_dir,
-            rootdir=self.config.rootpath,
-            options=self.state.options,
-            registry=self.registry,
-            environ=environ,
-            clock=self.clock,
-            events=Spool(self.folder.spool, self.state.worker_id, self.clock),
-            stops=self.stops,
-            processes=self.spawner,
-            redactor=Redactor(secret_values(environ, self.state.options.secrets)),
-            python=sys.executable,
-            ledger=ledger_of(self),
-            prices=self._prices(),
-            worker=self.state.worker_id,
-            snapshot=named_snapshot(self),
-            scratch=Path(tempfile.gettempdir()),
-            network=network_of(self),
-            proportions=self.proportions,
-        )
-
-    def _prices(self) -> Prices:
-        """The package's table, and what the experiment says above it."""
-        from pytest_codeprobe.model.prices import list_prices
-
-        chosen = self.experiment.chosen if self.experiment.is_there else None
-        if chosen is None or not chosen.prices:
-            return list_prices()
-        return list_prices().with_own({model: price.model_dump() for model, price in chosen.prices.items()}, f"experiment {chosen.name}")
+        return context_of(self)
 
     @functools.cached_property
     def proportions(self) -> ProportionGates:
@@ -388,54 +328,6 @@ class Live:
         path = self.state.run_dir
         return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
-    # ---- an xdist controller that woke up late
-    def late_node_collected(self) -> None:
-        """pytest_sessionstart is over: hand over what it would have brought. The hook in progress goes on to the controller by hand."""
-        assert self.controller is not None
-        terminal: Any = self.config.pluginmanager.get_plugin("codeprobe-terminal")
-        self.controller.woken_late(_session_of(self.config), terminal.pytest_xdist_node_collection_finished)
-
-    def late_report(self, report: pytest.CollectReport | pytest.TestReport) -> None:
-        """The first report that is about a task: pluggy does not call hooks of plugins that are registered during a call."""
-        assert self.controller is not None
-        self.controller.adopt(_session_of(self.config))
-        if isinstance(report, pytest.CollectReport):
-            self.controller.pytest_collectreport(report)
-        else:
-            self.controller.logged(report)
-
-    # ---- a worker that ends before it met a task
-    def late_sessionfinish(self, session: pytest.Session) -> None:
-        """pluggy does not call hooks of plugins that are registered during a call."""
-        assert self.protocol is not None
-        self.protocol.pytest_sessionfinish(session)
-
-
-def refused(error: CodeprobeError, config: pytest.Config) -> BaseException:
-    """See plugin/refusal.py, which needs more than a collection without faults."""
-    from pytest_codeprobe.plugin import refusal
-
-    return refusal.refused(error, config)
-
 
 def _relative(paths: Iterable[str], root: Path) -> list[str]:
     return sorted(os.path.relpath(p, root) for p in paths)
-
-
-def _session_of(config: pytest.Config) -> pytest.Session | None:
-    session = config.pluginmanager.get_plugin("session")
-    return session if isinstance(session, pytest.Session) else None
-
-
-def _in_order(groups: Sequence[Iterable[Any]]) -> tuple[Any, ...]:
-    """Of the answers of a hook: pluggy calls the last registered first."""
-    return tuple(thing for group in reversed(groups) for thing in group)
-
-
-def _by_type(criteria: Iterable[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for kind in criteria:
-        field = kind.model_fields["type"]
-        for name in getattr(field.annotation, "__args__", ()):
-            found[str(name)] = kind
-    return found

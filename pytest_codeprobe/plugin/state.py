@@ -68,7 +68,9 @@ class State:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """In an xdist controller, which learns of collection by its failures alone, perhaps before the first sign of a task."""
         if self.live is None and hasattr(report, "codeprobe"):
-            self.activate().late_report(report)
+            from pytest_codeprobe.plugin import late
+
+            late.reported(self.activate(), report)
         elif not hasattr(report, "codeprobe"):
             self.module_errors += bool(report.failed)
 
