@@ -86,7 +86,7 @@ class Regrading(TrialRun):
 
         def work() -> SandboxHandle:
             self._may_start()
-            self._criteria = self._read_criteria()
+            self._criteria.read()
             self._lay_out()
             sandbox = self.current_sandbox()
             sandbox.snapshot()
@@ -101,7 +101,7 @@ class Regrading(TrialRun):
             self._attempts.take_over(self._outcome(), past.transcript(), record.limit_hit, past.cli_calls(), record.dialog)
             return self.handle
 
-        return self._once("prepare", work)
+        return self._stages.once("prepare", work)
 
     def session(self) -> SessionOutcome | None:
         """The earlier one."""

@@ -176,7 +176,7 @@ class Attempts:
     def _dialog(self, simulation: Simulation, request: SessionRequest, log: logging.Logger) -> SessionOutcome:
         """The same in exchanges with a simulated user."""
         self._deadlines()
-        with self._interim.beside(request.sandbox) as check:
+        with self._interim.beside(request.sandbox, log) as check:
             self.dialog = Dialog(
                 simulation, self._agent(), request, log=log, spending=self._spending, store=self._store,
                 deadlines=self._time_left, announce=self._announce, check=check,

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.context import Context
-from pytest_codeprobe.model.sandbox import Change, Sandbox
+from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import copy_tree, remove_tree
+from pytest_codeprobe.trial.criteria import Evidence, TrialCriteria
 from pytest_codeprobe.trial.grade import Verdict
 from pytest_codeprobe.trial.session import SessionOutcome
 from pytest_codeprobe.trial.store import AttemptStore
 
-#: what a dialog has come to
-Said = tuple[SessionOutcome | None, Transcript | None]
 #: what the criteria say after an exchange; None: nobody asked
 Check = Callable[[SessionOutcome, Transcript | None], Verdict | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Interim:
-    """Of one trial. `grade`: the verdict on what lies in a sandbox, by what was changed and said."""
+    """Of one trial."""
 
     trial: Trial
     context: Context
     make_sandbox: Callable[[Trial, Context], Sandbox]
-    grade: Callable[[Sandbox, Sequence[Change], Said], Verdict]
+    criteria: TrialCriteria
     store: AttemptStore
 
     @contextmanager
-    def beside(self, sandbox: Sandbox) -> Iterator[Check]:
+    def beside(self, sandbox: Sandbox, log: logging.Logger) -> Iterator[Check]:
         """While a dialog goes on in a sandbox whose baseline is taken. SANDBOX_FAILED where no copy can be made."""
         wanted = self.trial.simulation
         if wanted is None or wanted.check_criteria == "end_of_dialog":
@@ -47,7 +47,8 @@ class Interim:
 
             def check(outcome: SessionOutcome, transcript: Transcript | None) -> Verdict:
                 _lay(sandbox, copy)
-                return self.grade(copy, sandbox.changes(), (outcome, transcript))
+                evidence = Evidence(sandbox=copy, changes=sandbox.changes(), outcome=outcome, transcript=transcript)
+                return self.criteria.judge(evidence, log)
 
             yield check
         finally:
