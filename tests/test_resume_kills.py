@@ -212,7 +212,7 @@ def _earlier(*costs: float | None) -> Earlier:
         run_id="r", node_id="n", task_id="t", variant_id=None, row_id=None, repeat=1, status="passed", attempts=attempts,
         started_at="", ended_at="", duration_seconds=0.0,
     )  # fmt: skip
-    return Earlier(results={"f": result}, began={"n": len(costs) + 1, "m": 1})
+    return Earlier(results={"f": result}, began={"f": len(costs) + 1, "g": 1})
 
 
 def test_what_a_ledger_takes_over_is_never_less_than_what_was_spent(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 import pytest
@@ -353,6 +354,30 @@ def test_explain_names_the_layer_of_each_setting(project: Project) -> None:
         assert (project.codeprobe("explain", wrong).code) == 4
 
 
+def everything(run: Run) -> str:
+    """All that a run has said and left."""
+    files = [path.read_text(errors="replace") for path in run.folder.rglob("*") if path.is_file()]
+    return "".join((*files, run.output, run.junit_file.read_text()))
+
+
+def test_no_command_is_told_that_has_a_secret_in_it(project: Project) -> None:
+    """Neither what was to be called again, nor what was to go on; and a value that is named like a key is one wherever it stands."""
+    key = "sk-typed-by-hand"
+    project.task("t", agent=scripted({"run": f"touch {project.marks}/on"}, {"sleep": 60}, {"say": key}), sandbox={"env": {"A_TOKEN": key}})
+    project.task("u", agent=scripted({"say": f"{key}: no"}))
+    secret = f"--codeprobe-set=agent.env={{MY_KEY: {key}}}"
+    failed = project.run("tasks/u.yaml", AGENT, "--codeprobe-run-dir=u", secret)
+    assert (failed.code, key in everything(failed)) == (1, False)
+    assert not [step for step in failed.envelope["next_steps"] if step["summary"].startswith("Run what")]
+    run = project.start("tasks/t.yaml", AGENT, "--codeprobe-run-dir=t", secret)
+    run.wait_for("on")
+    run.signal(signal.SIGINT)
+    run.wait()
+    (error,) = run.envelope["errors"]
+    assert (error["code"], error["command"], key in everything(run)) == ("INTERRUPTED", None, False)
+    assert "--codeprobe-resume" in error["remediation"]
+
+
 def test_no_secret_of_an_override_is_kept_or_shown(project: Project) -> None:
     """In plan.json, lock.json and what explain says; keys may have dots of their own."""
     project.task("t", agent={"type": "claude", "mcp_servers": {"s": {"url": "https://x/$MY_API_KEY", "headers": {"a.b": "$MY_API_KEY"}}}})
@@ -368,8 +393,7 @@ def test_no_secret_of_an_override_is_kept_or_shown(project: Project) -> None:
         "tasks", AGENT, "--codeprobe-run-dir=run", f"--codeprobe-set={literal}", "--codeprobe-set=agent.env={A: sk-of-the-environment}"
     )
     assert run.code == 0
-    kept = "".join((run.folder / name).read_text() for name in ("plan.json", "lock.json"))
-    assert "sk-" not in kept
-    assert "$OTHER" in kept
+    assert "sk-" not in everything(run)
+    assert "$OTHER" in (run.folder / "plan.json").read_text() + (run.folder / "lock.json").read_text()
     again = project.codeprobe("regrade", "run")
     assert "made with a secret in 'sandbox.env={MY_TOKEN: [REDACTED]" in again.stderr

@@ -191,6 +191,9 @@ class Proportions(Protocol):
     def take(self, trial: Trial, verdict: Literal["passed", "failed"]) -> int | None:
         """Note a verdict; which miss of its gate it is, None for a pass or without a gate. CodeprobeError where that can't be noted."""
 
+    def miss_of(self, trial: Trial) -> int | None:
+        """Which miss of its gate the trial has noted; None where it has noted none, or has no gate."""
+
     def give_back(self, trial: Trial) -> None:
         """The verdict that was noted is none after all."""
 

@@ -396,6 +396,7 @@ class RunOptions:
     min_pass_rate: float | None = None
     resume: bool = False
     regrade: str | None = None  #: run dir whose kept workspaces are graded again
+    invoked_in: str | None = None  #: absolute: what relative paths in flags are relative to; under regrade, in those of the earlier run
     check: bool = False  #: of `codeprobe check`: no gate over repeats leaves some out, and a task without an agent is left out
     rerun: tuple[str, ...] = ("error", "not_run")  #: outcomes
     drawn_seed: int = 0  #: for datasets that want another sample in each run

@@ -30,7 +30,7 @@ class RunExperiment:
         from pytest_codeprobe.tasks.experiments import find_experiment, load_experiment
 
         config, settings = self._live.config, self._live.settings
-        folder = config.invocation_params.dir
+        folder = self._live.folder_of_flags
         file = None if self._asked is None else find_experiment(self._asked, rootdir=config.rootpath, folder=folder)
         return load_experiment(file, settings)
 

@@ -146,6 +146,11 @@ class Live:
         return ask_hooks(self.config)
 
     # ---- tasks
+    @property
+    def folder_of_flags(self) -> Path:
+        """What relative paths in flags are relative to."""
+        return Path(self.state.options.invoked_in or self.config.invocation_params.dir)
+
     @functools.cached_property
     def settings(self) -> LoadSettings:
         """What loading depends on."""
@@ -158,7 +163,7 @@ class Live:
             dialect=options.dialect,
             unknown_fields=options.unknown_fields,
             template_roots=options.template_roots,
-            invoked_in=self.config.invocation_params.dir,
+            invoked_in=self.folder_of_flags,
             warn=self.warn,
         )
 

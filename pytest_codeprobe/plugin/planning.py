@@ -21,6 +21,7 @@ from pytest_codeprobe.run.resolved import write_resolved
 from pytest_codeprobe.tasks.overrides import secrets_in
 from pytest_codeprobe.tasks.paths import relative
 from pytest_codeprobe.text import Redactor
+from pytest_codeprobe.trial.environment import trial_secrets
 from pytest_codeprobe.trial.fingerprint import template_digests
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ def _write_resolved(live: Live, trials: Sequence[Trial]) -> None:
     try:
         tasks = live.task_files.resolved(sorted({trial.task_file for trial in trials}))
         templates = {path: found for trial in trials for path, found in template_digests(trial).items()}
-        write_resolved(live.state.run_dir, root, tasks, experiment, templates, live.context.redactor)
+        told = {value for trial in trials for value in trial_secrets(trial, live.context)}
+        redactor = Redactor((*live.context.redactor.secrets, *told, *secrets_in(live.state.options.set)))
+        write_resolved(live.state.run_dir, root, tasks, experiment, templates, redactor)
     except OSError as error:
         live.warn(f"lock.json could not be written: {error.strerror}")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.result import VERDICTS, Attempt, TrialResult
+from pytest_codeprobe.model.result import Attempt, TrialResult
 from pytest_codeprobe.run.decision import Decision
 from pytest_codeprobe.run.leftover import publish_left
 from pytest_codeprobe.run.proportion import Proportion, gate_of
-from pytest_codeprobe.run.resume import Earlier, decide, make_way, plan_of, put_back, read_earlier
+from pytest_codeprobe.run.resume import Earlier, decide, is_gradable, make_way, plan_of, put_back, read_earlier
 from pytest_codeprobe.trial.again import Past
 from pytest_codeprobe.trial.fingerprint import changed, fingerprint
 
@@ -62,7 +62,7 @@ class Resume:
         options = self._live.state.options
         old = self.earlier.results.get(trial.folder)
         new = fingerprint(trial, self._live.context)
-        began = self.earlier.began.get(trial.node_id, 0)
+        began = self.earlier.began.get(trial.folder, 0)
         versions = self._live.state.versions
         found = decide(trial, old, new, began=began, rerun=options.rerun, versions=versions, deadline=deadline)
         self._decisions[trial.folder] = found
@@ -97,7 +97,7 @@ class Resume:
 
     def attempts(self, trial: Trial) -> tuple[Attempt, ...]:
         """Those before the ones to come."""
-        return self.earlier.attempts(trial.node_id, trial.folder)
+        return self.earlier.attempts(trial.folder)
 
     def agents(self) -> Mapping[str, str]:
         """Agents that earlier results tell of, and their versions."""
@@ -117,9 +117,9 @@ class Regrade(Resume):
         """The earlier run stays as it is."""
 
     def decide(self, trial: Trial, deadline: float | None = None) -> Decision:
-        """Graded again where there is a verdict. Else there is nothing to grade, which is told as a skip."""
+        """Graded again where there is a verdict, or only grading had failed. Else there is nothing to grade, which is told as a skip."""
         old = self.earlier.results.get(trial.folder)
-        graded = old is not None and old.status in VERDICTS and bool(old.attempts)
+        graded = old is not None and is_gradable(old)
         left_out = Decision("skip", "not graded again: no verdict is kept of it", gated=old is not None or self._was_decided(trial))
         found = self._decisions[trial.folder] = Decision("grade") if graded else left_out
         return found
@@ -159,7 +159,7 @@ class Regrade(Resume):
         wrong: dict[str, str] = {}
         for trial in trials:
             old = self.earlier.results.get(trial.folder)
-            if old is None or old.status not in VERDICTS:
+            if old is None or not is_gradable(old):
                 continue
             parts = [part for part in changed(old.fingerprint.session, fingerprint(trial, self._live.context).session) if part in _LAID]
             if old.kept != "whole":

@@ -96,6 +96,8 @@ class State:
             seed = options.get("drawn_seed") if isinstance(options, dict) else None
             if self.options.resume:
                 self.run_id = str(plan["run_id"])
+            elif isinstance(options, dict) and isinstance(options.get("invoked_in"), str):
+                self.options = replace(self.options, invoked_in=options["invoked_in"])  # its flags are that run's
             self.options = replace(self.options, drawn_seed=seed if isinstance(seed, int) else 0)
 
     def _place(self, config: pytest.Config) -> Path:
@@ -148,7 +150,7 @@ def _resolve(config: pytest.Config) -> RunOptions:
         options = resolve(command_line, os.environ, _ini(config), console=bool(getattr(config.option, "codeprobe_console", False)))
         if config.option.codeprobe_regrade is not None:
             options = replace(options, regrade=os.path.abspath(config.invocation_params.dir / config.option.codeprobe_regrade))
-        options = replace(options, check=bool(config.option.codeprobe_check))
+        options = replace(options, check=bool(config.option.codeprobe_check), invoked_in=str(config.invocation_params.dir))
         return _settled(replace(options, drawn_seed=int.from_bytes(os.urandom(4))), config.invocation_params.args)
     except Exception as error:
         raise _usage_error(error, config) from error

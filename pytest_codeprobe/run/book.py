@@ -167,6 +167,8 @@ class RunBook:
         base: dict[str, Any] = dict.fromkeys(_TRIAL_FIELDS)
         base.update(node_id=trial.node_id, task_id=trial.task_id, variant_id=trial.variant_id, row_id=trial.row_id, repeat=trial.repeat)
         base["attempt"] = 1
+        if event == "trial_started":
+            base["folder"] = trial.folder
         if trial.node_id in self.calls.began:
             base["counted"] = False
         self._events.write(event, **{**base, **fields})
@@ -280,7 +282,7 @@ class RunBook:
         assert trial is not None
         began = node_id in self.started
         now = stamp(self.clock.now())
-        attempts = self.earlier.attempts(node_id, trial.folder)
+        attempts = self.earlier.attempts(trial.folder)
         if began:
             number = self.started[node_id]
             written = self._written(node_id)
@@ -344,7 +346,7 @@ class RunBook:
         """Its process died in it, and may have had no time to say that the agent starts. None does where an earlier result counts."""
         trial = self.plan[node_id]
         if trial.resumed is None:
-            self.started.setdefault(node_id, following(self.earlier.attempts(node_id, trial.folder)))
+            self.started.setdefault(node_id, following(self.earlier.attempts(trial.folder)))
 
     def _written(self, node_id: str) -> TrialResult | None:
         trial = self._known(node_id)

@@ -109,6 +109,15 @@ class ProportionGates:
             raise CodeprobeError("SANDBOX_FAILED", f"{folder}: {error.strerror}", remediation="Free disk space, then run again.") from error
         raise CodeprobeError("INTERNAL_ERROR", f"{folder}: more verdicts than repeats")
 
+    def miss_of(self, trial: Trial | PlannedTrial) -> int | None:
+        """Which miss of its gate the trial has noted; None where it has noted none, or has no gate."""
+        folder, own = self._folder / gate_of(trial.folder), str(trial.repeat).encode()
+        for name in self._places(trial) if self.is_gated(trial) else ():
+            with contextlib.suppress(OSError, ValueError):
+                if name.startswith("miss-") and (folder / name).read_bytes() == own:
+                    return int(name.removeprefix("miss-"))
+        return None
+
     def give_back(self, trial: Trial | PlannedTrial) -> None:
         """The verdict that was noted, if one was, is none after all."""
         if self.is_gated(trial):

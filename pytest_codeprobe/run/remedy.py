@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_codeprobe.errors import error_codes
+from pytest_codeprobe.errors import CodeprobeError, error_codes
 from pytest_codeprobe.options import OPTIONS, Option, RunOptions, spelled
 from pytest_codeprobe.run.envelope import ErrorEntry
 from pytest_codeprobe.run.final import Final
+from pytest_codeprobe.text import Redactor, secret_values
 
 _BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
 #: code -> the setting that lets the same call go through, and its value. Callers run such a command without asking anybody: none may
@@ -24,6 +28,8 @@ _CORRECTED: Mapping[str, tuple[str, str]] = {
 }
 #: what a human has to ask for letter by letter: a slip that is near to one of these is not corrected
 _BY_HAND = frozenset((("permission-mode", "bypassPermissions"), ("canary", "renew"), ("canary", "off"), ("driver", "tempdir")))
+#: an override of `-D`, in whatever argument it stands
+_SETTING = re.compile(r"(?:agent|sandbox|run_limits)[.=].*", re.DOTALL)
 #: codes whose cause doctor looks for
 _DOCTOR = frozenset((
     "NO_BACKENDS_CONFIGURED", "UNKNOWN_BACKEND", "OFFLINE_PREFLIGHT_FAILED", "CANARY_PROOF_FAILED", "LLM_UNAVAILABLE", "SANDBOX_FAILED",
@@ -40,6 +46,18 @@ class Invocation:
     console: bool = False  #: by `codeprobe`
     command: str = "run"  #: the envelope's: run, doctor
     reruns_failed: bool = False  #: pytest's --lf is there
+
+    @property
+    def is_private(self) -> bool:
+        """Whether an argument holds a secret: one of the environment, or a value in an override that is named like a key.
+
+        No command that is told has the arguments in it then: it would be kept in the run dir, and with a mark instead it would not work.
+        """
+        known = Redactor(secret_values(os.environ))
+        if any(known.text(argument) != argument for argument in self.arguments):
+            return True
+        settings = [found[0] for argument in self.arguments if (found := _SETTING.search(argument)) is not None]
+        return bool(settings) and any(map(_sets_secret, settings))
 
     def ours(self) -> tuple[str, ...]:
         """What is not behind `--`."""
@@ -80,6 +98,14 @@ class Invocation:
         return (*self.program, "--codeprobe-doctor", *((f"--codeprobe-agent={agent}",) if agent else ()))
 
 
+def _sets_secret(setting: str) -> bool:
+    from pytest_codeprobe.tasks.overrides import secrets_in  # loads YAML
+
+    with contextlib.suppress(CodeprobeError):  # one that is refused, or none at all
+        return any(secrets_in([setting]))
+    return False
+
+
 def _given(option: Option, value: str, *, console: bool) -> list[str]:
     return [option.cli[0], value] if console else [f"{option.flag}={value}"]
 
@@ -116,8 +142,8 @@ def _command(line: ErrorEntry, called: Invocation, options: RunOptions | None) -
     if correction is not None and called.command == "run":
         now = getattr(options, _BY_NAME[correction[0]].field, None)
         if now != correction[1]:
-            return called.again(*correction)
-    if line.code == "INTERRUPTED" and called.command == "run" and line.detail.get("run_dir"):
+            return None if called.is_private else called.again(*correction)
+    if line.code == "INTERRUPTED" and called.command == "run" and line.detail.get("run_dir") and not called.is_private:
         return called.resumed(str(line.detail["run_dir"]))
     if line.code == "NO_TASKS" and "rootdir" in line.detail:
         return ("pytest", "--collect-only", "-q", str(line.detail["rootdir"]))
@@ -159,6 +185,7 @@ def next_steps(
     if any(f.status == "error" for f in finals):
         agent = next((f.agent for f in finals if f.status == "error" and f.agent), None)
         steps.append({"summary": "See whether this machine has what the run needs", "command": list(called.doctor(agent))})
-    if called.reruns_failed and any(f.status in ("failed", "error") for f in finals) and not any(f.status == "not_run" for f in finals):
+    missed, cut = (any(f.status in statuses for f in finals) for statuses in (("failed", "error"), ("not_run",)))
+    if called.reruns_failed and missed and not cut and not called.is_private:
         steps.append({"summary": "Run what did not pass once more", "command": list(called.again(failed_only=True))})
     return steps

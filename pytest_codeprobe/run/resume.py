@@ -31,13 +31,13 @@ class Earlier:
     """What a run dir holds of the run that is gone on with."""
 
     results: Mapping[str, TrialResult] = field(default_factory=dict)  #: by the folder of the trial
-    began: Mapping[str, int] = field(default_factory=dict)  #: node id -> number of the attempt that began last, and that no record tells of
+    began: Mapping[str, int] = field(default_factory=dict)  #: folder of a trial -> number of the attempt that began last
 
-    def attempts(self, node_id: str, folder: str) -> tuple[Attempt, ...]:
+    def attempts(self, folder: str) -> tuple[Attempt, ...]:
         """All of a trial: of its result, and those that nobody could write a record of."""
         result = self.results.get(folder)
         known = result.attempts if result is not None else ()
-        return (*known, *killed(known, self.began.get(node_id, 0)))
+        return (*known, *killed(known, self.began.get(folder, 0)))
 
     def spent(self, plan: Collection[PlannedTrial]) -> float:
         """What all attempts have cost, US dollars, as a ledger counts.
@@ -45,12 +45,10 @@ class Earlier:
         One whose cost nobody knows counts as the most that its trial may cost, by the plan, or else as the dearest that is known.
         """
         most = {trial.folder: trial.limits.get("max_usd") for trial in plan}
-        nodes = {trial.folder: trial.node_id for trial in plan}
-        nodes = {**{folder: result.node_id for folder, result in self.results.items()}, **nodes}
-        attempts = {folder: self.attempts(node_id, folder) for folder, node_id in nodes.items()}
-        unheard = self.began.keys() - set(nodes.values())  # trials that are not in this plan, and calls of tests
-        attempts.update({node_id: tuple(killed((), self.began[node_id])) for node_id in unheard})
-        paid = {folder: [attempt.usage.cost_usd for attempt in found] for folder, found in attempts.items()}
+        # also of trials that are not in this plan, and calls of tests
+        paid = {
+            folder: [attempt.bill.cost_usd for attempt in self.attempts(folder)] for folder in dict.fromkeys((*self.results, *self.began))
+        }
         dearest = max((cost for costs in paid.values() for cost in costs if cost is not None), default=0.0)
         spent = 0.0
         for folder, costs in paid.items():
@@ -103,16 +101,19 @@ def read_earlier(run_dir: Path, rootdir: Path) -> Earlier:
 
 
 def _began(run_dir: Path) -> dict[str, int]:
-    """Attempts that had begun when the run was killed, with its workers: nobody could write a record of them."""
+    """Attempts that have begun. Of those that were killed with all who knew of them nobody could write a record.
+
+    By the folder: a trial that becomes one of several repeats has another node id. What is told at a trial's end says nothing here: where
+    it was not run, that was no word on the attempts before.
+    """
     found: dict[str, int] = {}
     with contextlib.suppress(OSError), (run_dir / "events.ndjson").open("rb") as lines:
         for line in lines:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 event = json.loads(line)
                 if event["event"] == "trial_started":
-                    found[str(event["node_id"])] = int(event["attempt"])
-                elif event["event"] == "trial_finished":
-                    found.pop(str(event["node_id"]), None)
+                    folder = str(event["folder"])
+                    found[folder] = max(int(event["attempt"]), found.get(folder, 0))
     return found
 
 
@@ -170,9 +171,11 @@ def decide(
         return Decision("run")
     if began >= following(old.attempts):  # that one's files are among those of the result by now
         return Decision("run", "the run was killed in a later attempt")
-    if old.status in rerun:
+    # its session had a verdict, and counts unless what has one is run again anyway
+    only_graded = old.regraded and old.status == "error" and old.kept == "whole" and not set(VERDICTS) <= set(rerun)
+    if old.status in rerun and not only_graded:
         return Decision("run", f"it ended {old.status}")
-    if old.status not in VERDICTS:
+    if old.status not in VERDICTS and old.status not in rerun:
         return Decision("keep")
     parts = changed(old.fingerprint.session, new.session)
     if old.agent is not None and old.agent.version and old.agent.name in versions:
@@ -183,11 +186,19 @@ def decide(
         return Decision("run", f"changed: {', '.join(parts)}")
     if (raised := _raised_limit(trial, old, deadline)) is not None:
         return Decision("run", raised)
+    if old.status not in VERDICTS:
+        return Decision("grade", f"it ended {old.status} when it was graded again")
     parts = [part for part in changed(old.fingerprint.grade, new.grade) if part != "on_limit" or old.limit_hit is not None]
     if not parts:
         return Decision("keep")
     what = f"changed: {', '.join(parts)}"
     return Decision("grade", what) if old.kept == "whole" else Decision("run", f"{what}; its workspace was kept {old.kept}")
+
+
+def is_gradable(record: TrialResult) -> bool:
+    """Whether it tells of a session that has a verdict, or that lacks one since its grading failed."""
+    failed = record.status == "error" and record.kept == "whole" and (record.phase == "grade" or record.regraded)
+    return bool(record.attempts) and (record.status in VERDICTS or failed)
 
 
 def _raised_limit(trial: Trial, old: TrialResult, deadline: float | None) -> str | None:

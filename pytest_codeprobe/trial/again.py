@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import SessionEnd
 from pytest_codeprobe.model.context import Context
-from pytest_codeprobe.model.result import AgentInfo, TrialResult
+from pytest_codeprobe.model.result import AgentInfo, Fingerprint, TrialResult
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import copy_tree, remove_tree
@@ -20,13 +20,18 @@ from pytest_codeprobe.trial.run import MakeSandbox, TrialRun
 from pytest_codeprobe.trial.session import SessionOutcome
 from pytest_codeprobe.trial.store import CALLS
 
+#: what a record tells of the session alone
+_OF_SESSION = ("agent", "limit_hit", "dialog", "final_message", "stderr_tail", "changed_files", "changed_total")
+
 
 class KeptTrial(TrialRun):
     """Its earlier record stands. No stage runs."""
 
     def __init__(self, trial: Trial, context: Context, make_sandbox: MakeSandbox, record: TrialResult) -> None:
         super().__init__(trial, context, make_sandbox, earlier=record.attempts)
-        self.result = record.model_copy(update={"cached": True, "node_id": trial.node_id})
+        # of its gate, which may be another one by now, or none, with places of its own
+        miss = context.proportions.miss_of(trial) if context.proportions is not None else None
+        self.result = record.model_copy(update={"cached": True, "node_id": trial.node_id, "miss": miss})
 
     def finish(self, *_: Any, **__: Any) -> TrialResult:
         """The record."""
@@ -108,19 +113,24 @@ class Regrading(TrialRun):
         self.prepare()
         return self.outcome
 
-    def finish(self, *given: Any, **more: Any) -> TrialResult:
-        """As ever; the record says that the session is an earlier one."""
-        found = super().finish(*given, **more)
-        if not found.regraded:
-            self.result = found = found.model_copy(update={"regraded": True})
-            if self._sandbox is not None:
-                self._write(None)
-        return found
+    def _counted(self, result: TrialResult) -> TrialResult:
+        """The record says that the session is an earlier one, and of which task: it may have been asked something else than this one is.
+
+        Where grading came to nothing, it has all that is known of the session, which can be graded another time and need not be paid again.
+        """
+        past, found = self._past.record, super()._counted(result)
+        session = {name: getattr(past, name) for name in _OF_SESSION} if found.status == "error" else {}
+        if found.status == "error" and self._past.ours:
+            session["kept"] = past.kept
+        fingerprint = Fingerprint(session=past.fingerprint.session, grade=found.fingerprint.grade)
+        return found.model_copy(update={**session, "fingerprint": fingerprint, "regraded": True})
 
     def _write(self, outcome: Literal["passed", "failed"] | None) -> None:
-        """The record of the session stands where its grading was stopped: it can be graded another time, and need not be paid again."""
-        if not (self._past.ours and self.result is not None and self.result.status == "not_run"):
+        """The record of the session stands where its grading was stopped or skipped."""
+        if not (self._past.ours and self.result is not None and self.result.status in ("not_run", "skipped")):
             super()._write(outcome)
+        if self.result is not None and not self.result.regraded:  # that it could not be written
+            self.result = self.result.model_copy(update={"regraded": True})
 
     def _outcome(self) -> SessionOutcome | None:
         record = self._past.record
