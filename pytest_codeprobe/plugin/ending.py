@@ -22,7 +22,8 @@ from pytest_codeprobe.run.book import RunBook
 from pytest_codeprobe.run.envelope import ErrorEntry, RunFacts, entry, envelope, trial_errors
 from pytest_codeprobe.run.exit_code import Happened, exit_code
 from pytest_codeprobe.run.final import Final
-from pytest_codeprobe.run.plan import CANARY
+from pytest_codeprobe.run.plan import CANARY, PlannedTrial
+from pytest_codeprobe.run.proportion import Proportion
 from pytest_codeprobe.run.remedy import addressed, next_steps
 from pytest_codeprobe.run.suites import GateResult, RunGate, Suite, proportion_gates, run_gates, suites
 from pytest_codeprobe.text import json_line
@@ -110,7 +111,7 @@ class Ending:
             variants = [variant.name for variant in chosen.variants if variant.name and chosen.compares]
         planned = [trial for trial in self.book.plan.values() if not trial.marked]
         return [
-            *proportion_gates(self.book.proportions().values()),
+            *proportion_gates(self._proportions()),
             *(gate for suite in self.suites for gate in suite.gates()),
             *run_gates(wanted, self.finals(), planned, variants),
         ]
@@ -138,8 +139,11 @@ class Ending:
 
     def _is_undecided(self) -> bool:
         """Whether a gate over repeats had verdicts, but too few: its misses count as expected, and nobody would see it."""
-        proportions = [proportion for _, proportion in self.book.proportions().values()] if self.book.closed else []
-        return any(p.held is None and p.passes + p.misses > 0 for p in proportions)
+        return self.book.closed and any(p.held is None and p.passes + p.misses > 0 for _, p in self._proportions())
+
+    def _proportions(self) -> list[tuple[PlannedTrial, Proportion]]:
+        """The gates over repeats that count: what a task declares to fail may fall."""
+        return [(trial, proportion) for trial, proportion in self.book.proportions().values() if trial.xfail is None]
 
     def exit_code(self, status: int) -> int | None:
         """spec codes.md; None where pytest's own stands: nothing here was about tasks, or nothing was to run."""
