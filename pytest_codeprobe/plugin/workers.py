@@ -59,6 +59,8 @@ class Workers:
             return
         record = self._book.recovered(node_id) or self._lost(node_id, worker)
         planned = self._book.plan[node_id]
+        if record.cached:  # its miss is one of the gate that is judged now
+            record = record.model_copy(update={"miss": self._live.proportions.miss_of(planned)})
         if record.status not in VERDICTS:
             self._live.proportions.give_back(planned)  # it may have died between the verdict and its record
         report.when = "call" if record.status in VERDICTS else "setup"
