@@ -141,13 +141,14 @@ def test_wrong_calls_say_what_is_wrong(project: Project) -> None:
         "neither a prompt nor a task file was given",
         "'pass_score' was given beside a task file",
         "names the task file 'tasks/nowhere.yaml', which is neither below rootdir nor beside the test",
-        "run_limits",
+        "test_wrong_field: codeprobe_run: unknown field 'run_limit' (did you mean 'run_limits'?)",
         "a field holds what no task file can",
         "the call of codeprobe_run fits no trial of its task",
         "not today",
         "what to do: Give one of them",
     ):
         assert said in run.stdout, said
+    assert [said for said in ("cases.py", "problems.py", "test_it.py:6:1") if said in run.stdout] == []  # nor our own code, nor its lines
     assert [line["node_id"] for line in run.assert_consistent().envelope["data"]["calls"]] == ["tests/test_it.py::test_late#1"]
     late = project.run("tests", AGENT, "-k", "late")
     assert "codeprobe_run was asked for by request.getfixturevalue()" in late.stdout

@@ -305,3 +305,14 @@ def test_what_a_user_is_told() -> None:
     places = [told.index(part) for part in ("You:\nu1", "The agent:\na1", "You:\nu2", "The agent:\n(The agent said nothing.)")]
     assert places == sorted(places)
     assert next_words(" x\n") == " x\n"
+
+
+def test_an_experiment_bounds_dialogs_and_makes_none(project: Project) -> None:
+    """What it says of simulated users is for tasks that have one; the others stay what they are."""
+    project.task("plain", agent=scripted(WRITE))
+    project.task("talks", agent=scripted({"say": "a"}, WRITE, {"say": "b"}), simulation={**GOAL, "agent": lines("go on", "and on")})
+    project.write("experiments/short.yaml", "experiment_id: short\ndefaults:\n  simulation: {max_turns: 2, n_trials: 1}\n")
+    run = project.run("tasks", "--codeprobe-agent=scripted", "--codeprobe-experiment=short")
+    assert (run.statuses, stops(run)) == ({"plain": "passed", "talks": "passed"}, {"talks": ("max_turns", 2)}), run.output
+    told = project.codeprobe("explain", "plain", "-e", "short")
+    assert (told.code, "simulation" in told.stdout) == (0, False)

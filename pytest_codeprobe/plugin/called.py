@@ -62,6 +62,8 @@ class Caller:
             return self._call(prompt, task, variant, row, fields)
         except CodeprobeError as error:
             error.add_note(f"what to do: {error.remediation}")  # shown by pytest below the message
+            if error.code != "INTERNAL_ERROR":
+                error.__traceback__ = None  # the way to it through our own code explains nothing about the call
             raise
 
     def _call(self, prompt: str | None, task: str | None, variant: str | None, row: str | None, fields: dict[str, Any]) -> CallView:
@@ -104,8 +106,13 @@ class Caller:
         except yaml.YAMLError as error:
             what = f"a field holds what no task file can: {one_line(str(error), 200)}"
             raise _wrong(item, what, "Give strings, numbers, booleans, lists and mappings.") from error
-        loaded = load_bytes(item.path, text.encode("utf-8", "replace"), self._live.settings)
-        trials = [trial for trial in self._live.expand(loaded.tasks[0]) if trial.repeat == 1]
+        try:
+            loaded = load_bytes(item.path, text.encode("utf-8", "replace"), self._live.settings)
+            trials = [trial for trial in self._live.expand(loaded.tasks[0]) if trial.repeat == 1]
+        except CodeprobeError as error:
+            if error.code == "TASK_INVALID" and Path(self._live.config.rootpath, str(error.detail.get("file"))) == item.path:
+                raise _wrong(item, str(error.detail["message"]), "Correct the call.") from None  # its line is that of no file
+            raise
         return trials if "success_criteria" in fields else [t.model_copy(update={"criteria": ()}) for t in trials]
 
     def _chosen(self, trial: Trial, *, named: bool) -> bool:

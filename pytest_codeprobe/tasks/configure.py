@@ -131,6 +131,8 @@ class Configuration:
             layers.insert(0, dialect.layer(agent, simulated=bool(upper.get("simulation"))))
         self.layers = without_foreign_fields(layers, self.settings.agent_names)
         self.values = combine(self.layers)
+        if not loaded.layer.get("simulation") and lookup(self.values, ("simulation", "goal")) is None:
+            self.values.pop("simulation", None)  # an experiment's bounds on dialogs make none of a task that has no user
 
     def _with_row(self, layer: Layer) -> Layer:
         """What an experiment sets for all tasks, with the values of this one's row where it names them."""
