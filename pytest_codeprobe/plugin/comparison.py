@@ -14,7 +14,7 @@ from pytest_codeprobe.run.proportion import gate_of
 from pytest_codeprobe.run.suites import group_name
 from pytest_codeprobe.text import span
 
-_SHOWN = 10  #: repeated tasks whose repeats differ
+_SHOWN = 10  #: repeated tasks
 _HEAD = ("variant", "trials", "passed", "failed", "error", "pass rate", "95 % interval", "score", "cost", "mean time")
 
 
@@ -49,21 +49,25 @@ def _row(name: str, finals: Sequence[Final]) -> tuple[str, ...]:
 
 
 def repeat_lines(finals: Sequence[Final], plan: Collection[PlannedTrial], needed: dict[str, int]) -> Iterator[str]:
-    """Repeated tasks, of which not all repeats ended alike. `needed`: passes, by gate; those come first."""
+    """Repeated tasks with a gate, or whose repeats did not end alike: those with a miss or an error first. `needed`: passes, by gate."""
     of = {trial.node_id: trial for trial in plan if trial.repeats > 1 and trial.counts}
     groups: dict[str, list[Final]] = {}
     for final in finals:
         if final.node_id in of:
             groups.setdefault(gate_of(of[final.node_id].folder), []).append(final)
     mixed = {gate: group for gate, group in groups.items() if gate in needed or len({f.status for f in group}) > 1}
-    for gate, group in sorted(mixed.items(), key=lambda each: each[0] not in needed)[:_SHOWN]:
+    for gate, group in sorted(mixed.items(), key=lambda each: (_is_clean(each[1]), each[0] not in needed))[:_SHOWN]:
         passed, graded = (sum(f.status in kinds for f in group) for kinds in (("passed",), VERDICTS))
         said = f"repeats: {group_name(of[group[0].node_id])}: {passed}/{of[group[0].node_id].repeats} passed"
         said += f", of {graded} graded" if graded != of[group[0].node_id].repeats else ""
         said += f" (95 % interval {_interval(passed, graded)})" if graded else ""
         yield said + (f", {needed[gate]} needed" if gate in needed else "")
     if len(mixed) > _SHOWN:
-        yield f"repeats: {len(mixed) - _SHOWN} more tasks whose repeats differ: data.results of envelope.json"
+        yield f"repeats: {len(mixed) - _SHOWN} more tasks with repeats: data.results of envelope.json"
+
+
+def _is_clean(group: Sequence[Final]) -> bool:
+    return {"failed", "error"}.isdisjoint(f.status for f in group)
 
 
 def _interval(passed: int, graded: int) -> str:
