@@ -151,8 +151,10 @@ def test_what_a_task_refers_to_is_not_collected(project: Project, args: tuple[st
 def test_whatever_the_order(project: Project, mode: str, name: str) -> None:
     """The task file sorts before, or behind, all that it refers to."""
     referring(project, name=name)
+    project.task("rows", initial_prompt="${row.id}", agent=scripted(WRITE), dataset={"paths": ["rows.csv"]})
+    project.write("tasks/rows.csv", "id\n1\n")  # no test to anybody: not worth a word
     run = project.run("tasks", "--codeprobe-agent=scripted", mode=mode).assert_consistent()
-    assert set(run.junit()) == {"fix", "test_beside"}, run.output
+    assert set(run.junit()) == {"fix", "test_beside", "rows[row-1]"}, run.output
     (line,) = [line for line in run.stdout.splitlines() if "not collected" in line]
     assert line == (
         "4 paths not collected, since tasks refer to them: tasks/fix/hidden/test_sum.py, tasks/fix/reference, tasks/fix/solution and 1 more"
