@@ -30,7 +30,7 @@ ELSEWHERE = "192.0.2.1"  # of a network that no host is in
 
 
 def trial(name: str = "t") -> Trial:
-    return cast(Trial, SimpleNamespace(node_id=f"tasks/{name}.yaml::{name}"))
+    return cast(Trial, SimpleNamespace(node_id=f"tasks/{name}.yaml::{name}", agent=SimpleNamespace(type="claude")))
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def proxy_of(offline: Offline, of: Trial, role: Any = "session", **environ: str)
 
 def read(words: list[str]) -> tuple[str, ...]:
     """As the ini file's line is."""
-    ini = {"codeprobe_offline_allow": words, "codeprobe_unknown_fields": "error"}
+    ini = {"codeprobe_offline_allow": words, "codeprobe_unknown_fields": "error", "codeprobe_dialect": "native"}
     return resolve({}, {}, lambda key: ini.get(key, "")).offline_allow
 
 

@@ -54,7 +54,9 @@ LOOK = {"type": "file_contains", "path": "out.txt", "includes": ["done"]}
 HIDDEN = "import pathlib, time\ndef test_it():\n    time.sleep(0.1)\n    assert pathlib.Path('out.txt').exists()\n"
 _SPAWNER = re.compile(r"/children/(spawner|warm)\.py")
 _GRADER = re.compile(r" grader|/children/warm\.py")  # hidden tests are forks of what has pytest loaded
-_OURS = re.compile(r"plan\.json|events\.ndjson|envelope\.json|run\.log|spool/\w+\.ndjson|stop/\w+|trials/default/t\d/r001/(?P<of_trial>.+)")
+_OURS = re.compile(
+    r"plan\.json|lock\.json|events\.ndjson|envelope\.json|run\.log|spool/\w+\.ndjson|stop/\w+|trials/default/t\d/r001/(?P<of_trial>.+)"
+)
 _OF_TRIAL = re.compile(
     r"result\.json|diff\.patch|artifacts/((out|id)\.txt|\.git/.+)|attempt-\d/(agent\.std(out|err)|trial\.log|transcript\.json)"
 )

@@ -43,8 +43,10 @@ def check_options(live: Live) -> None:
             check_driver(options.driver, live.registry.drivers, spelled)
             if "driver" in options.on_command_line and not live.state.no_plan and maker_of_sandboxes(live) is None:
                 registered(options.driver, live.registry)
-        if live.experiment.is_there or options.set:
+        if options.experiment is not None:  # experiments/default.yaml is nobody's but the tasks': what is wrong with it stops them alone
             _ = live.experiment.plan
+        elif options.set:
+            _ = live.experiment.flags
         if options.suite is not None:
             suite_of(live.config)
         named_snapshot(live)

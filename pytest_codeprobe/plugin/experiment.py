@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
     from pytest_codeprobe.tasks.expand import Plan
     from pytest_codeprobe.tasks.experiments import Experiment
+    from pytest_codeprobe.tasks.layers import Layer
 
 
 class RunExperiment:
@@ -57,15 +58,21 @@ class RunExperiment:
         return None
 
     @functools.cached_property
+    def flags(self) -> Layer:
+        """What flags set, the highest layer. OVERRIDE_INVALID."""
+        from pytest_codeprobe.tasks.overrides import flags_layer
+
+        return flags_layer(self._live.state.options, self._live.settings)
+
+    @functools.cached_property
     def plan(self) -> Plan:
         """How tasks become trials. As `chosen`, and OVERRIDE_INVALID."""
         from pytest_codeprobe.tasks.configure import Layers
         from pytest_codeprobe.tasks.expand import Plan
-        from pytest_codeprobe.tasks.overrides import flags_layer, given
+        from pytest_codeprobe.tasks.overrides import given
 
         options, settings = self._live.state.options, self._live.settings
-        flags = flags_layer(options, settings)
-        around = Layers(below=self.chosen.layers, flags=flags, given=tuple(given(options)))
+        around = Layers(below=self.chosen.layers, flags=self.flags, given=tuple(given(options)))
         return Plan(
             settings=settings,
             experiment=self.chosen,

@@ -44,10 +44,10 @@ def spooled(line: bytes) -> dict[str, Any] | None:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict) or fields.get("event") not in _EVENTS:
+    if not isinstance(fields, dict) or not isinstance(event := fields.get("event"), str) or event not in _EVENTS:
         return None
     fitting = isinstance(fields.get("node_id"), str) and type(fields.get("attempt", 1)) is int
-    if fields["event"] == "transcript":
+    if event == "transcript":
         fitting = fitting and type(fields.get("bytes")) is int and fields["bytes"] >= 0
     if not fitting or fields.keys() & {"seq", "run_id", "record_type"}:
         return None
