@@ -208,7 +208,7 @@ def test_what_can_hold_no_dialog(project: Project) -> None:
         ({**GOAL, "agent": {"type": "scripted", "effort": "high"}}, "simulation.agent.effort is not supported by scripted"),
         ({**user, "stop_on_criteria_pass": True}, "'stop_on_criteria_pass' needs 'check_criteria: every_turn' or 'both'"),
         ({**user, "goal": " "}, "goal"),
-        (GOAL, "NO_BACKENDS_CONFIGURED: a simulated user is asked for, and nothing says which model plays it"),
+        (GOAL, "NO_BACKENDS_CONFIGURED: a simulated user is asked for, and nothing says which model plays it (task 't', tasks/t.yaml:1)"),
     ):
         project.task("t", agent=agent, simulation=simulation)
         run = project.run("tasks/t.yaml", "--collect-only", junit=False)

@@ -114,6 +114,23 @@ def test_only_what_has_changed_runs_again_and_says_why(project: Project) -> None
     assert (again.trial("prompt") / "attempt-1").is_dir()
 
 
+def test_another_experiment_is_told_before_anything_runs(project: Project) -> None:
+    """The same call without its experiment is another run's; what it had is not lost, and is there for the right call."""
+    project.task("a", agent=counted(project, "a"))
+    project.write("experiments/two.yaml", "experiment_id: two\nvariants: [{variant_id: x}, {variant_id: y}]\n")
+    project.run("tasks", AGENT, DIR, "--codeprobe-experiment=two")
+    said = "the run was last run with experiment two, and goes on without an experiment (--codeprobe-experiment=two is what it had)"
+    without = project.run("tasks", AGENT, DIR, RESUME)
+    assert 0 < without.stdout.find(f"\ncodeprobe: warning: {said}") < without.stdout.find("\ntasks/a.yaml")
+    assert any(line.startswith(said) for line in without.envelope["warnings"])
+    project.write("experiments/three.yaml", "experiment_id: three\n")
+    graded = project.codeprobe("regrade", "run", "--json").assert_pure(events=False)
+    assert (graded["warnings"], graded["data"]["tasks_passed"]) == ([], 1)  # there is no flag by which it could be given one
+    again = project.run("tasks", AGENT, DIR, RESUME, "--codeprobe-experiment=two")
+    assert "2 kept, 0 to run" in again.output
+    assert sessions(project, "a") == 3
+
+
 def test_a_raised_limit_runs_again_what_it_stopped(project: Project) -> None:
     for name, seconds in (("slow", 60), ("quick", 0)):
         project.task(name, agent=counted(project, name, {"sleep": seconds}), run_limits={"task_timeout": 2})

@@ -323,6 +323,7 @@ def test_check_finds_what_can_not_be_trusted(project: Project) -> None:
     assert run.code == 1
     words = project.codeprobe("check", "tasks", "-k", "fine", "--times=1")
     assert (words.code, words.stdout.splitlines()[0]) == (0, "1 checked: 1 ok")
+    assert [said for said in ("= FAILURES", "verdict fail", "\nFAILED ") if said in words.stderr] == []  # of nop, that is
 
 
 def test_check_warns_of_runners_that_the_agent_may_steer(project: Project) -> None:
@@ -360,6 +361,18 @@ def test_explain_names_the_layer_of_each_setting(project: Project) -> None:
     assert "a-secret-value" not in run.stdout
     for wrong in ("nope", "tasks/gone.yaml"):
         assert (project.codeprobe("explain", wrong).code) == 4
+    project.write(
+        "experiments/asks.yaml",
+        "experiment_id: asks\ninherit: false\ndefaults: {prompt_mutations: {prefix: Think.}}\nvariants:\n"
+        "  - {variant_id: a, prompt_mutations: {suffix: Be quick.}, preambles: [rules.md]}\n  - {variant_id: b, initial_prompt: Go.}\n",
+    )
+    told = json.loads(project.codeprobe("explain", "t", "-e", "asks", "--json").stdout)["data"]["tasks"]
+    prompts = [{path: owner for path, owner in each["origins"].items() if path.startswith(("pr", "in"))} for each in told]
+    variant = ["variant", "experiments/asks.yaml"]
+    below = {"prompt_mutations[0]": ["experiment", "experiments/asks.yaml"], "prompt_mutations[1]": variant, "preambles[0]": variant}
+    assert prompts == [below, {"initial_prompt": variant}]
+    lines = project.codeprobe("explain", "t", "-e", "asks").stdout
+    assert "prompt_mutations[1]   {'type': 'suffix', 'content': 'Be quick.'}  variant (experiments/asks.yaml)" in lines
 
 
 def everything(run: Run) -> str:

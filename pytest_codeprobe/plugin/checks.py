@@ -177,8 +177,10 @@ def _check_driver_here(live: Live) -> None:
 
 
 def slips(live: Live, plan: Collection[PlannedTrial]) -> Iterator[str]:
-    """What a user of `codeprobe run` has perhaps not meant, told before anything is paid."""
-    if not live.state.options.console:
+    """What the user, above all one of `codeprobe run`, has perhaps not meant; told before anything is paid."""
+    if live.resume is not None and (said := live.resume.another_experiment()) is not None:
+        yield said
+    if not live.state.options.console or live.state.options.regrade is not None:  # that takes all from the run that it grades
         return
     if (said := live.experiment.not_applied()) is not None:
         yield said

@@ -116,7 +116,7 @@ class Controller:
         """Refuse before anything is paid, and tell what may not be meant."""
         plan = self.book.plan.values()
         asked = check_agents(self.live, plan)
-        self.slips = [spelled(said, console=True) for said in slips(self.live, plan)]
+        self.slips = [spelled(said, console=self.state.options.console) for said in slips(self.live, plan)]
         self.ending.warnings.extend(self.slips)
         if self.state.options.dry_run:
             from pytest_codeprobe.plugin.dry_run import check_versions

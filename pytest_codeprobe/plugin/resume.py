@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -35,6 +36,7 @@ class Resume:
         self._live = live
         self._run_dir = run_dir or live.state.run_dir
         self._decisions: dict[str, Decision] = {}
+        self._experiment: str | None = None  #: of the run, as it was begun or last gone on with
 
     @functools.cached_property
     def earlier(self) -> Earlier:
@@ -51,11 +53,22 @@ class Resume:
 
     def make_way(self) -> None:
         """In the controller, which has the lock, before anything is collected. OSError."""
-        publish_left(self._live.folder, plan_of(self._run_dir, self._live.config.rootpath), self._live.clock)
+        plan = plan_of(self._run_dir, self._live.config.rootpath)
+        self._experiment = plan.get("experiment")
+        publish_left(self._live.folder, plan, self._live.clock)
         _ = self.earlier
         run_dir = self._live.state.run_dir
         moved = make_way(run_dir)
         self._live.config.add_cleanup(functools.partial(put_back, run_dir, moved))  # while the lock is held
+
+    def another_experiment(self) -> str | None:
+        """Told before anything is paid where the call has not the run's experiment; else None."""
+        was, now = self._experiment, self._live.experiment.name
+        if not self.ours or was == now:
+            return None
+        had, has = ("without an experiment" if name is None else f"with experiment {name}" for name in (was, now))
+        way = "" if was is None else f" (--codeprobe-experiment={shlex.quote(was)} is what it had)"
+        return f"the run was last run {had}, and goes on {has}{way}: results of trials that are none of this call's are told no more"
 
     def decide(self, trial: Trial, deadline: float | None = None) -> Decision:
         """What becomes of a trial. `deadline`: seconds that pytest-timeout gives it."""

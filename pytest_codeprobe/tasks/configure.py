@@ -225,7 +225,12 @@ class Configuration:
         """It with who plays the user; None without one. `judge`: the model that does where nobody else is named."""
         if simulation is None or self.agent is None:
             return None
-        found = with_user(simulation, self.agent, self.settings, judge, self._add)
+        try:
+            found = with_user(simulation, self.agent, self.settings, judge, self._add)
+        except CodeprobeError as error:
+            place = f"{self.loaded.name}:{self.loaded.line}"
+            message = f"{error.message} (task {self.loaded.task.task_id!r}, {place})"
+            raise CodeprobeError(error.code, message, remediation=error.remediation, detail=error.detail) from None
         self.problems.check()
         return found
 

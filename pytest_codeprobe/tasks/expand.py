@@ -127,7 +127,26 @@ def explained(loaded: LoadedTask, plan: Plan) -> Iterator[Resolved]:
         settings, found = one.resolved()
         repeats = plan.repeats or one.values.get("repeats") or 1
         owners = {path: list(owner) for path, owner in found.items()}
-        yield Resolved(loaded.task.task_id, variant.name, {**settings, "repeats": repeats}, owners)
+        prompts, theirs = _prompt_of(plan.experiment, variant)
+        yield Resolved(loaded.task.task_id, variant.name, {**settings, "repeats": repeats, **prompts}, {**owners, **theirs})
+
+
+def _prompt_of(experiment: Experiment, variant: ChosenVariant) -> tuple[dict[str, Any], dict[str, list[str | None]]]:
+    """What becomes of a task's prompt, and where each part is said."""
+    own: list[str | None] = ["variant", None if variant.layer is None else variant.layer.file]
+    if variant.prompt is not None:
+        settings: dict[str, Any] = {"initial_prompt": variant.prompt}
+        owners = {"initial_prompt": own}
+    else:
+        below = steps_of(experiment.mutations)
+        lower: list[str | None] = [experiment.layers[-1].name, experiment.layers[-1].file] if experiment.layers else own
+        steps = steps_of((*experiment.mutations, *variant.mutations))
+        settings = {"prompt_mutations": [step.model_dump(mode="json", exclude_unset=True) for step in steps]} if steps else {}
+        owners = {f"prompt_mutations[{n}]": lower if step in below else own for n, step in enumerate(steps)}
+    for number, name in enumerate(variant.preambles):
+        settings.setdefault("preambles", []).append(name)
+        owners[f"preambles[{number}]"] = own
+    return settings, owners
 
 
 class _Variant:

@@ -113,24 +113,31 @@ class Regrading(TrialRun):
         self.prepare()
         return self.outcome
 
-    def _counted(self, result: TrialResult) -> TrialResult:
-        """The record says that the session is an earlier one, and of which task: it may have been asked something else than this one is.
-
-        Where grading came to nothing, it has all that is known of the session, which can be graded another time and need not be paid again.
-        """
-        past, found = self._past.record, super()._counted(result)
-        session = {name: getattr(past, name) for name in _OF_SESSION} if found.status == "error" else {}
-        if found.status == "error" and self._past.ours:
-            session["kept"] = past.kept
-        fingerprint = Fingerprint(session=past.fingerprint.session, grade=found.fingerprint.grade)
-        return found.model_copy(update={**session, "fingerprint": fingerprint, "regraded": True})
+    def finish(self, *given: Any, **more: Any) -> TrialResult:
+        """As ever; the record says that the session is an earlier one."""
+        self.result = found = self._regraded(super().finish(*given, **more))
+        return found
 
     def _write(self, outcome: Literal["passed", "failed"] | None) -> None:
         """The record of the session stands where its grading was stopped or skipped."""
-        if not (self._past.ours and self.result is not None and self.result.status in ("not_run", "skipped")):
+        assert self.result is not None
+        self.result = self._regraded(self.result)
+        if not (self._past.ours and self.result.status in ("not_run", "skipped")):
             super()._write(outcome)
-        if self.result is not None and not self.result.regraded:  # that it could not be written
-            self.result = self.result.model_copy(update={"regraded": True})
+
+    def _regraded(self, result: TrialResult) -> TrialResult:
+        """The record with what its session was asked, which may be something else than this trial is.
+
+        Where grading came to nothing, it has all that is known of the session, which can be graded another time and need not be paid again.
+        """
+        if result.regraded:
+            return result
+        past = self._past.record
+        session = {name: getattr(past, name) for name in _OF_SESSION} if result.status == "error" else {}
+        if result.status == "error" and self._past.ours:
+            session["kept"] = past.kept
+        fingerprint = Fingerprint(session=past.fingerprint.session, grade=result.fingerprint.grade)
+        return result.model_copy(update={**session, "fingerprint": fingerprint, "regraded": True})
 
     def _outcome(self) -> SessionOutcome | None:
         record = self._past.record
