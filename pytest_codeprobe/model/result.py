@@ -14,6 +14,7 @@ Status = Literal["passed", "failed", "error", "skipped", "not_run"]
 FINAL_MESSAGE = 4000  #: characters of an agent's last message in a record; a longer one lies whole in its attempt's answer.txt
 VERDICTS: frozenset[str] = frozenset({"passed", "failed"})
 DRY_RUN = "dry run"  #: reason of a trial that a dry run found nothing wrong with
+DECIDED = "decided"  #: reason of a repeat that did not start, since nothing that it does could change the gate
 #: where a number comes from, best first
 Source = Literal["gateway", "cli", "session_file", "price_table", "unknown"]
 Phase = Literal["prepare", "session", "freeze", "grade", "preserve", "set-up"]

@@ -17,8 +17,6 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.run.plan import PlannedTrial
 
-DECIDED = "decided"  #: reason of a repeat that did not start, since nothing that it does could change the gate
-
 
 @dataclass(frozen=True, slots=True)
 class Proportion:

@@ -21,8 +21,6 @@ from pytest_codeprobe.run.proportion import gate_of
 from pytest_codeprobe.trial.fingerprint import changed
 
 SCHEMA = "1"  #: of plan.json
-OUTCOMES = ("passed", "failed", "error", "skipped", "not_run")  #: values of --codeprobe-rerun, beside none and all
-DEFAULT_RERUN = ("error", "not_run")
 _SHOWN = 3
 
 

@@ -11,7 +11,7 @@ from pytest_codeprobe.errors import CodeprobeError, Skipped, Stopped
 from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Context
-from pytest_codeprobe.model.result import Attempt, LimitHit, Phase, TrialResult, Usage
+from pytest_codeprobe.model.result import DECIDED, Attempt, LimitHit, Phase, TrialResult, Usage
 from pytest_codeprobe.model.sandbox import Change, CommandResult, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
@@ -79,7 +79,7 @@ class TrialRun:
         def work() -> SandboxHandle:
             self._may_start()
             if self.context.proportions is not None and self.context.proportions.decided(self.trial):
-                raise Skipped("decided")
+                raise Skipped(DECIDED)
             self._criteria.read()
             if reason := self._criteria.pointless():
                 raise Skipped(reason)

@@ -17,9 +17,7 @@ from pytest_codeprobe.model.criterion import Grading, NotApplicable
 from pytest_codeprobe.model.transcript import Step, Transcript
 from pytest_codeprobe.text import one_line
 
-#: names that mean the same for every agent; `mcp:<server>` and `mcp:<server>__<tool>` besides
-NEUTRAL = ("read", "write", "edit", "shell", "search", "web", "skill", "agent")
-_ALIASES = "claude"  #: the agent whose own names are aliases of the neutral ones
+_ALIASES = "claude"  #: the agent whose own names are aliases of those that mean the same for every agent
 SEARCH_SECONDS = 20.0  #: for all searches of one criterion: an agent can write commands on which a pattern takes for ever
 _COMMAND_KEYS = ("command", "cmd", "script")
 
