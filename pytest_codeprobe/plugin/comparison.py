@@ -44,7 +44,7 @@ def _row(name: str, finals: Sequence[Final]) -> tuple[str, ...]:
         *((f"{sum(verdicts) / len(verdicts):.0%}", _interval(sum(verdicts), len(verdicts))) if verdicts else ("-", "-")),
         f"{sum(scores) / len(scores):.2f}" if scores else "-",
         "-" if cost is None else money(cost) + ("" if complete else "+"),
-        span(round(sum(times) / len(times), 1)) if times else "-",
+        _seconds(sum(times) / len(times)) if times else "-",
     )
 
 
@@ -68,6 +68,11 @@ def repeat_lines(finals: Sequence[Final], plan: Collection[PlannedTrial], needed
 
 def _is_clean(group: Sequence[Final]) -> bool:
     return {"failed", "error"}.isdisjoint(f.status for f in group)
+
+
+def _seconds(mean: float) -> str:
+    """With one place as long as it is short, so that a column of them is even."""
+    return f"{mean:.1f} s" if mean < 60 else span(round(mean))
 
 
 def _interval(passed: int, graded: int) -> str:
