@@ -242,6 +242,10 @@ def test_what_was_spent_counts_against_the_budget(project: Project) -> None:
     again = project.run("tasks", AGENT, DIR, RESUME, "--codeprobe-max-cost-usd=2.5")
     whole(again)
     assert (again.code, again.statuses) == (6, {"a": "passed", "b": "passed", "c": "not_run"})
+    rest = "\nto run the rest: the same call with --codeprobe-resume --codeprobe-run-dir="
+    assert f"{rest}run and a larger budget\n" in again.stdout
+    refused = project.run("tasks", "--codeprobe-agent=claude", "--codeprobe-run-dir=refused", junit=False)  # no key, perhaps no CLI
+    assert ("not run (refused)" in refused.stdout, rest in refused.stdout) == (True, False)
     more = project.run("tasks", AGENT, DIR, RESUME, "--codeprobe-max-cost-usd=3")
     assert (more.code, more.envelope["data"]["cost_usd"]) == (0, 3.0)
 

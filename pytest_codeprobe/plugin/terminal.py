@@ -120,9 +120,11 @@ class Terminal:
     def _rest(self, finals: Sequence[Final]) -> Iterator[str]:
         """How what was not run can be run."""
         options = self.live.state.options
-        if not options.dry_run and options.regrade is None and any(f.status == "not_run" for f in finals):
+        why = {f.reason for f in finals if f.status == "not_run"} - {"refused"}
+        if why and not options.dry_run and options.regrade is None:
             flags = f"--codeprobe-resume --codeprobe-run-dir={shlex.quote(str(self.live.shown_run_dir()))}"
-            yield f"to run the rest: the same call with {spelled(flags, console=options.console)}"
+            more = " and a larger budget" if "budget" in why else ""
+            yield f"to run the rest: the same call with {spelled(flags, console=options.console)}{more}"
 
     def _trials(self, finals: Sequence[Final]) -> Iterator[str]:
         tally = counts(finals)
