@@ -110,6 +110,13 @@ def test_an_unknown_agent_is_refused_with_a_hint(project: Project, mode: str, wh
     assert not run.wrote
 
 
+def test_an_unknown_driver_is_named_as_it_was_typed(project: Project) -> None:
+    project.task("a")
+    run = project.run("tasks", "--codeprobe-agent=nop", "--codeprobe-set=sandbox.driver=tempdri", junit=False)
+    assert run.code == 4
+    assert "USAGE_ERROR: --codeprobe-set sandbox.driver=tempdri: unknown driver 'tempdri' (did you mean 'tempdir'?)" in run.output
+
+
 def test_a_flag_changes_the_agent_of_a_file(project: Project) -> None:
     project.task("own", agent=scripted(WRITE))
     run = project.run("tasks", "--codeprobe-agent=nop").assert_consistent()

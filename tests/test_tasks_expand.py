@@ -162,6 +162,8 @@ def test_unknown_names_in_flags(tmp_path: Path) -> None:
     assert refused(expand_one, tmp_path, MINIMAL, flags) == (
         "USAGE_ERROR: --codeprobe-driver: unknown driver 'tempdri' (did you mean 'tempdir'?)"
     )
+    said = refused(expand_one, tmp_path, MINIMAL, RunOptions(driver="dokcer", on_command_line=("driver",)))
+    assert said.endswith("unknown driver 'dokcer' (did you mean 'docker', which is not available yet?)")
 
 
 def test_fields_that_an_agent_cant_honour(tmp_path: Path) -> None:

@@ -42,9 +42,10 @@ def check_driver(name: str, drivers: Iterable[str], spelled: str) -> None:
     """USAGE_ERROR if an option asks for a driver that neither a plugin nor the format knows; `spelled` is how it was given."""
     known = {*drivers, *KNOWN_DRIVERS}
     if name not in known:
+        planned = did_you_mean(name, KNOWN_DRIVERS).replace("?)", ", which is not available yet?)")
         raise CodeprobeError(
             "USAGE_ERROR",
-            f"{spelled}: unknown driver {name!r}{did_you_mean(name, known)}",
+            f"{spelled}: unknown driver {name!r}{did_you_mean(name, {'auto', *drivers}) or planned}",
             remediation=f"Choose one of: auto, {', '.join(sorted(drivers))}.",
             detail={"driver": name, "known": sorted(known), "available": sorted({"auto", *drivers})},
         )

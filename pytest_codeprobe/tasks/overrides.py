@@ -63,7 +63,8 @@ def read_override(text: str) -> Override:
     if not equals or not all(path):
         _invalid(f"{_FLAG} {text!r} is not PATH=VALUE", "Write it as agent.model=NAME or sandbox.env={A: b}.", setting=text)
     if path[0] not in _TABLES or (len(path) == 1 and not value.strip().startswith("{")):
-        hint = did_you_mean(path[0], _TABLES)
+        whole = next((f"{table}.{name.strip()}" for table, model in _TABLES.items() if path[0] in model.model_fields), None)
+        hint = did_you_mean(path[0], _TABLES) if whole is None else f" (did you mean {whole!r}?)"
         known = ", ".join(_TABLES)
         if path[0] not in _TABLES:
             _invalid(f"{_FLAG} {text!r}: needs a path below {known}{hint}", f"Begin the path with one of {known}.", setting=text)
