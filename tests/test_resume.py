@@ -153,6 +153,11 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(project: Project) -> 
     assert project.run("tasks", AGENT, DIR, RESUME).code == 4
     assert {path.name: path.read_bytes() for pattern in ("plan.json*", "lock.json*") for path in first.folder.glob(pattern)} == before
     broken.unlink()
+    for args in ((), ("-n", "1")):
+        nobody = project.run("tasks", DIR, RESUME, *args)
+        assert (nobody.code, "NO_BACKENDS_CONFIGURED: no agent is chosen for 1 task" in nobody.output) == (4, True), nobody.output
+        assert {path.name: path.read_bytes() for pattern in ("plan.json*", "lock.json*") for path in first.folder.glob(pattern)} == before
+        assert nobody.envelope["data"]["tasks_passed"] == 1  # of the run, which is not touched
     assert project.run("tasks", AGENT, DIR, RESUME).code == 0
     assert sessions(project, "t") == 1
 

@@ -101,9 +101,10 @@ def refuse_other_hosts(live: Live) -> None:
 
 
 def refuse_what_cannot_run(live: Live, trials: Sequence[HasTrial]) -> None:
-    """Once all is collected: options that are wrong, `codeprobe run` without any agent, more jobs than may have files open."""
+    """Once all is collected: options that are wrong, `codeprobe run` and resume without any agent, more jobs than may have files open."""
     error = live.fault
-    if live.state.options.console and not live.state.no_plan and error is None:
+    needs_one = live.state.options.console or live.resume is not None  # skips would take the place of what the run has
+    if needs_one and not live.state.no_plan and error is None:
         waiting = [t for t in trials if t.skip_reason is None]
         if waiting and not any(live.chosen(t) for t in waiting):
             error = CodeprobeError(
