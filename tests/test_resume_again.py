@@ -90,6 +90,25 @@ def test_what_is_graded_again_does_not_pass_for_what_the_task_asks_now(project: 
     assert (again.code, sessions(project, "t"), numbers(again.result("t"))) == (0, 2, [1, 2])
 
 
+def test_regrade_names_what_is_gone_and_takes_no_folder_that_holds_something(project: Project) -> None:
+    for name in ("stays", "goes"):
+        project.task(name, agent=counted(project, name))
+    project.run("tasks", AGENT, DIR)
+    left = project.write("mine/a.txt", "mine")
+    for target in ("mine", "run"):
+        before = sorted(project.path.glob(f"{target}/*"))
+        run = project.codeprobe("regrade", "run", f"--run-dir={target}", "--json")
+        (error,) = run.assert_pure(events=False)["errors"]
+        assert (error["code"], run.code, sorted(project.path.glob(f"{target}/*"))) == ("USAGE_ERROR", 4, before)
+    assert left.read_text() == "mine"
+    text = (project.path / "tasks/goes.yaml").read_text()
+    project.write("tasks/goes.yaml", text.replace("task_id: goes", "task_id: came"))
+    run = project.codeprobe("regrade", "run")
+    assert "not graded again, since no task file asks for it now: tasks/goes.yaml::goes" in run.output
+    chosen = project.codeprobe("regrade", "run", "-k", "stays")
+    assert "no task file asks" not in chosen.output
+
+
 def test_regrade_from_another_folder_means_the_same_files(project: Project) -> None:
     """Paths in flags are relative to where the run was started."""
     project.write("sub/laid/a.txt", "a")
@@ -127,7 +146,34 @@ def test_an_attempt_that_was_killed_is_not_forgotten(project: Project) -> None:
     found: dict[str, Any] = {t["node_id"]: done.folder / "trials" / t["folder"] / "result.json" for t in done.plan}
     attempts = {node.partition("::")[2]: numbers(json.loads(file.read_text())) for node, file in found.items()}
     assert (done.code, attempts, sessions(project, "t")) == (0, {"t[r1]": [1, 2], "t[r2]": [1]}, 3)
-    assert (done.envelope["data"]["cost_complete"], done.envelope["data"]["cost_usd"]) == (False, 1.0)
+    assert (done.envelope["data"]["cost_complete"], done.envelope["data"]["cost_usd"]) == (False, 2.0)
+
+
+def test_what_is_known_of_a_trials_cost_counts_where_an_attempt_was_killed(project: Project) -> None:
+    """Also of one that a test calls."""
+    project.task("t", agent=counted(project, "t", PAID, {"run": f"test -e {project.marks}/good || sleep 60"}))
+    project.write("tests/test_c.py", "def test_c(codeprobe_run):\n    assert codeprobe_run(task='tasks/t.yaml').passed\n")
+    paths = ("tasks", "tests", AGENT, DIR)
+    run = project.start(*paths)
+    run.wait_for("t.*")
+    run.wait_for_events("trial_started")
+    run.signal(signal.SIGKILL)
+    run.process.wait()
+    run.assert_nothing_left(10)
+    (project.marks / "good").touch()
+    done = project.run(*paths, RESUME)
+    data = done.envelope["data"]
+    assert (data["results"][0]["cost_usd"], data["cost_usd"], data["cost_complete"]) == (None, 2.0, False)
+    (project.marks / "good").unlink()
+    killed = project.start(*paths, RESUME)
+    killed.wait_for("t.*", 4)
+    killed.wait_for_events("trial_started", 4)
+    killed.signal(signal.SIGKILL)
+    killed.process.wait()
+    killed.assert_nothing_left(10)
+    (project.marks / "good").touch()
+    last = project.run(*paths, RESUME).envelope["data"]
+    assert ([call["cost_usd"] for call in last["calls"]], last["cost_usd"], last["cost_complete"]) == ([None], 3.0, False)
 
 
 def test_a_ledger_takes_over_a_simulated_users_part() -> None:

@@ -47,6 +47,7 @@ def test_rows_of_files_come_one_file_after_the_other(tmp_path: Path) -> None:
         ("a__jsonl", '{"id": 1}\n{"id": 2', "a.jsonl:2: Expecting ',' delimiter"),
         ("a__jsonl", '{"id": 1, "id": 2}', "a.jsonl:1: field 'id' stands twice"),
         ("a__jsonl", '{"id": NaN}', "a.jsonl:1: NaN is no JSON number"),
+        ("a__jsonl", '{"id": 1, "t": "\\ud800"}', "a.jsonl:1: half of a surrogate pair is no text"),
         ("a__jsonl", "[" * 100_000, "a.jsonl:1: "),
         ("a__jsonl", '{"x": 1}', "a.jsonl:1: the row has no field 'id' to be known by; name another with dataset.id_field (it has: x)"),
         ("a__jsonl", '{"id": "a/b"}', "a.jsonl:1: id must be made of letters, digits, _ - and ., not . or - first"),

@@ -52,11 +52,11 @@ def check_options(live: Live) -> None:
         if options.suite is not None:
             suite_of(live.config)
         named_snapshot(live)
-        if live.resume is not None and live.resume.ours and not live.state.no_plan:
-            _resume(live, live.resume)
-        elif live.resume is not None:
+        if live.resume is not None and not (live.resume.ours and not live.state.no_plan):
             _ = live.resume.earlier
-        elif options.run_dir is not None and not live.state.no_plan:
+        elif live.resume is not None:
+            _resume(live, live.resume)
+        if options.run_dir is not None and not options.resume and not live.state.no_plan:
             prepare_place(live.state.run_dir, default_place=False)
     except CodeprobeError as error:
         raise refused(error, live.config, early=True) from error

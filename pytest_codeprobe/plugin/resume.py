@@ -165,7 +165,18 @@ class Regrade(Resume):
                 for status, score in ((old.status, old.score), (final.status, final.score))
             )
             lines.append(f"regraded: {final.node_id}: {was} -> {now}")
-        return lines or ["regraded: every verdict and score is what it was"]
+        return [*(lines or ["regraded: every verdict and score is what it was"]), *self._left_behind()]
+
+    def _left_behind(self) -> list[str]:
+        """Trials of the earlier run that no task file has any more, unless trials were selected."""
+        option, controller = self._live.config.option, self._live.controller
+        if option.keyword or option.markexpr or option.deselect or controller is None:
+            return []
+        planned = {trial.folder for trial in controller.book.plan.values()}
+        items = {folder: result for folder, result in self.earlier.results.items() if "@" not in folder}  # not of tests
+        gone = [result.node_id for folder, result in items.items() if folder not in planned and is_gradable(result)]
+        more = f" and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else ""
+        return [f"not graded again, since no task file asks for it now: {', '.join(gone[:_SHOWN])}{more}"] if gone else []
 
     def refusal(self, trials: Iterable[Trial]) -> CodeprobeError | None:
         """USAGE_ERROR that names each trial whose workspace was not kept whole, or is laid out from something else now."""

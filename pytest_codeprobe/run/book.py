@@ -154,7 +154,7 @@ class RunBook:
             return
         final = self.calls.final[result.node_id] = final_of(result)
         self.open.pop(result.node_id, None)
-        self.paid(final.cost_usd)
+        self.paid(final.known_usd)
         self._write_finished(final)
 
     def _known(self, node_id: str) -> PlannedTrial | None:
@@ -194,7 +194,7 @@ class RunBook:
             decided = self._tally(final)
             self.open.pop(result.node_id, None)
             self._statuses[final.status] += 1
-            self.paid(final.cost_usd)
+            self.paid(final.known_usd)
             self._write_finished(final, decided=decided, cached=result.cached)
 
     def _write_finished(self, final: Final, *, decided: bool = True, cached: bool = False) -> None:

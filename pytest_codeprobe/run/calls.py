@@ -24,7 +24,9 @@ class Calls:
 
     def usages(self) -> list[Usage]:
         """Of those that used anything; a simulated user's part of the cost is in it."""
-        return [final.usage.model_copy(update={"cost_usd": final.cost_usd}) for final in self.final.values() if final.attempts]
+        began = [final for final in self.final.values() if final.attempts]
+        rest = [Usage() for final in began if final.cost_usd is None and final.known_usd is not None]  # what nobody knows of it
+        return [*(final.usage.model_copy(update={"cost_usd": final.known_usd}) for final in began), *rest]
 
     def unended(self) -> Iterator[str]:
         """Those without a record."""

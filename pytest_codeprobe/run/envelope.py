@@ -92,11 +92,14 @@ def pass_rate(finals: Iterable[Final]) -> float | None:
 def money(finals: Iterable[Final], beside: Sequence[Usage] = ()) -> tuple[float | None, bool]:
     """The sum of known costs (None if nothing is known), and whether every trial that began has a known cost.
 
+    Of a trial of which one attempt's cost is not known, since it was killed, the others count all the same.
+
     `beside`: of what was run beside the trials.
     """
-    costs = [*(f.cost_usd for f in finals if f.attempts), *(u.cost_usd for u in beside)]
-    known = [cost for cost in costs if cost is not None]
-    return (round(sum(known), 6) if known else None), len(known) == len(costs)
+    began = [f for f in finals if f.attempts]
+    known = [cost for cost in (*(f.known_usd for f in began), *(u.cost_usd for u in beside)) if cost is not None]
+    complete = all(f.cost_usd is not None for f in began) and all(u.cost_usd is not None for u in beside)
+    return (round(sum(known), 6) if known else None), complete
 
 
 def tokens(finals: Iterable[Final], beside: Sequence[Usage] = ()) -> dict[str, int | None]:

@@ -38,6 +38,7 @@ class Final:
     detail: Mapping[str, Any]
     score: float | None
     cost_usd: float | None
+    known_usd: float | None = None  #: the same, or where that is not known the cost of those attempts whose cost is
     usage: Usage
     duration_seconds: float | None
     attempts: int
@@ -57,6 +58,7 @@ class Final:
 def final_of(result: TrialResult, expected: bool = False, planned: PlannedTrial | None = None) -> Final:
     """The slim form of a record that the controller keeps."""
     agent = result.agent
+    paid = [cost for attempt in result.attempts if (cost := attempt.bill.cost_usd) is not None]
     gate = planned.gate(result.status) if planned is not None else None
     return Final(
         node_id=result.node_id,
@@ -72,6 +74,7 @@ def final_of(result: TrialResult, expected: bool = False, planned: PlannedTrial 
         detail=result.detail,
         score=result.score,
         cost_usd=result.cost_usd,
+        known_usd=result.cost_usd if result.cost_usd is not None or not paid else sum(paid),
         usage=result.usage if result.dialog is None else result.usage.plus(result.dialog.usage),
         duration_seconds=result.duration_seconds,
         attempts=len(result.attempts),

@@ -106,6 +106,8 @@ def _json_lines(text: str, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]
             raise RowProblem(f"{name}:{number}: {words}") from error
         if not isinstance(value, dict):
             raise RowProblem(f"{name}:{number}: a row must be a JSON object")
+        if "\\u" in line and any("\ud800" <= character <= "\udfff" for character in json.dumps(value, ensure_ascii=False)):
+            raise RowProblem(f"{name}:{number}: half of a surrogate pair is no text")  # no prompt and no file can hold it
         yield number, value
 
 
