@@ -170,6 +170,10 @@ def test_a_name_that_fits_two_files(project: Project) -> None:
         ("inherit: 3\n", "'inherit' must be true or false"),
         ("variants: [{variant_id: A B}]\n", "'variants[0].variant_id' must match"),
         ("variants: [{variant_id: a}, {variant_id: a}]\n", "'variants[1].variant_id': 'a' stands twice"),
+        ("gates: [{metric: pass_rate, min: .nan}]\n", "'gates[0].min' must be a finite number, not .nan"),
+        ("gates: [{metric: cost_usd, max: .inf}]\n", "'gates[0].max' must be a finite number, not .inf"),
+        ("prices: {m: {input: .nan, output: 1}}\n", "'prices.m.input' must be at least 0, not .nan"),
+        ("prices: {m: {input: 1, output: .inf}}\n", "'prices.m.output' must be a finite number, not .inf"),
         ("defaults: {gateway: required}\n", "'defaults.gateway': required is not available yet"),
     ],
 )

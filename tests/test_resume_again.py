@@ -90,6 +90,22 @@ def test_what_is_graded_again_does_not_pass_for_what_the_task_asks_now(project: 
     assert (again.code, sessions(project, "t"), numbers(again.result("t"))) == (0, 2, [1, 2])
 
 
+@pytest.mark.parametrize("mode", ["plain", "jobs"])
+def test_what_is_graded_again_is_not_run_again_for_a_miss(project: Project, mode: str) -> None:
+    """Whatever addopts say: neither by --reruns, nor since they name a test with the marker."""
+    project.task("t", agent=counted(project, "t", PAID))
+    marked = "import pytest\n\n@pytest.mark.codeprobe(task='tasks/t.yaml')\ndef test_m(codeprobe_score):\n    pass\n"
+    project.write("marked/test_m.py", marked)
+    project.run("tasks", AGENT, DIR)
+    edit(project, "t", "file_exists\n  path: out.txt", "file_exists\n  path: gone.txt")
+    project.write("pytest.ini", "[pytest]\naddopts = --reruns=2 marked\n")
+    run = project.codeprobe("regrade", "run", *(("-j", "2") if mode == "jobs" else ()))
+    assert (run.code, sessions(project, "t")) == (1, 1), run.output
+    project.write("pytest.ini", "[pytest]\naddopts = --reruns=2\n")
+    again = project.run("tasks", AGENT, DIR, RESUME, mode=mode)
+    assert (again.code, sessions(project, "t")) == (1, 1), again.output
+
+
 def test_regrade_names_what_is_gone_and_takes_no_folder_that_holds_something(project: Project) -> None:
     for name in ("stays", "goes"):
         project.task(name, agent=counted(project, name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Model(BaseModel):
@@ -62,8 +62,8 @@ def _flag(value: Any) -> Any:
 Text = Annotated[str, BeforeValidator(_text)]
 #: an integer that is neither a bool nor text
 Int = Annotated[int, BeforeValidator(_number)]
-#: a number that is neither a bool nor text
-Float = Annotated[float, BeforeValidator(_number)]
+#: a finite number that is neither a bool nor text: no bound holds, or falls, by what is none, and no sum survives it
+Float = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 #: true or false and nothing that merely looks like it
 Flag = Annotated[bool, BeforeValidator(_flag)]
 

@@ -106,6 +106,8 @@ class TrialProtocol:
             raise Stopped("collection errors")
         if isinstance(holder, Marked) and holder.skip_reason is not None:  # an item of a task has a mark
             pytest.skip(holder.skip_reason)
+        if self.state.options.regrade is not None and isinstance(holder, Marked):
+            pytest.skip("nothing is run where a run is graded again")
         if self.live.resume is not None and isinstance(holder, TaskItem) and (why := self.live.resume.skips(holder.trial)):
             pytest.skip(why)
 

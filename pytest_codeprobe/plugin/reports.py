@@ -100,6 +100,7 @@ def _is_final(record: TrialResult) -> bool:
     """
     return (
         record.cached
+        or record.regraded  # another try would be a session, and this was to be without one
         or record.miss is not None
         or record.limit_hit is not None
         or record.code in ("AUTH_FAILED", "BUDGET_EXCEEDED", "OFFLINE_NET_ATTEMPT")
