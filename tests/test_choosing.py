@@ -139,3 +139,13 @@ def test_tasks_that_are_asked_for_and_not_there_are_missed_aloud(project: Projec
     assert run.code == 0
     assert "codeprobe: NO_TASKS: no task was found or selected in tests" in run.stdout
     assert "NO_TASKS" not in project.run("tests", mode=mode).stdout
+
+
+def test_an_agent_that_only_an_experiment_names(project: Project) -> None:
+    """A folder is not enough to spend money on; the summary says what is."""
+    project.task("a")
+    project.write("experiments/own.yaml", "defaults: {agent: {type: scripted, scripted: {steps: []}}}\n")
+    hint = "codeprobe: an agent that an experiment or a task names counts where the task's file is named, and in `codeprobe run`"
+    run = project.run("tasks", "--codeprobe-experiment=own")
+    assert said(run.stdout) == [f"codeprobe: 1 task skipped: {NO_AGENT}", hint]
+    assert project.run("tasks/a.yaml", "--codeprobe-experiment=own").statuses == {"a": "failed"}

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_codeprobe.model import metrics
+from pytest_codeprobe.plugin.terminal import _gates
 from pytest_codeprobe.run.plan import PlannedTrial
-from pytest_codeprobe.run.suites import RunGate
+from pytest_codeprobe.run.suites import GateResult, RunGate
 from tests.task_files import load_one, refused
 
 LABELLED = """\
@@ -63,3 +64,16 @@ def test_a_gate_of_an_experiment_needs_all_its_trials(plan: list[PlannedTrial], 
     gate = RunGate(metric="pass_rate", min=0.5, variant="x", baseline="y", standing=True)
     assert gate.lacks(plan, ("x", "y", "z")) == why
     assert RunGate(metric="pass_rate", min=0.5).lacks(plan, ("x", "y", "z")) == ""
+
+
+def test_many_gates_take_few_lines() -> None:
+    """Of the summary; all of them are in the envelope."""
+    fallen = [GateResult(f"f{n}", 0.5, 1, held=False) for n in range(12)]
+    unjudged = [GateResult(f"u{n}", None, 1, held=None, why="not all") for n in range(5)]
+    lines = list(_gates([*fallen, *unjudged, GateResult("one", 0.25, 1, held=None), GateResult("good", 1, 1, held=True)]))
+    assert lines[:10] == [f"gate fell: f{n}: needs 1, is 0.5" for n in range(10)]
+    assert lines[10:] == [
+        "gates fell: 2 more: data.gates of envelope.json",
+        "5 gates not judged: u0, u1, u2 and 2 more (not all)",
+        "gate not judged: one: needs 1, is 0.25",
+    ]

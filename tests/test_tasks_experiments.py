@@ -372,3 +372,8 @@ def test_overrides(tmp_path: Path, overrides: tuple[str, ...], path: tuple[str, 
 )
 def test_overrides_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
     assert refused(expand_one, tmp_path, MINIMAL, RunOptions(set=(text,), typed_sets=1)).startswith(f"OVERRIDE_INVALID: {message}")
+
+
+def test_a_list_of_no_variants_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "experiments/e.yaml", "variants: []\n")
+    assert "1:11: 'variants': holds no variant; leave it out" in refused(load_experiment, file, settings(tmp_path))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
 
 _SHOWN = 3
+_SHOWN_GATES = 10
 
 
 class Terminal:
@@ -101,6 +102,8 @@ class Terminal:
         reason = no_agent(self.live)
         if without := sum(f.reason == reason for f in finals):
             yield f"codeprobe: {without} task{'s' * (without != 1)} skipped: {reason}"
+            if self.live.state.options.experiment is not None and not self.live.state.options.console:
+                yield "codeprobe: an agent that an experiment or a task names counts where the task's file is named, and in `codeprobe run`"
         if controller.book.taken:
             yield from self._trials(finals)
             if controller.ending.estimate is not None:
@@ -178,11 +181,27 @@ class Terminal:
 
 
 def _gates(gates: Sequence[GateResult]) -> Iterator[str]:
+    """Those that fell, and in one line for each reason those that can't be judged."""
+    fallen = [gate for gate in gates if gate.held is False]
+    for gate in fallen[:_SHOWN_GATES]:
+        yield f"gate fell: {_bound(gate)}"
+    if len(fallen) > _SHOWN_GATES:
+        yield f"gates fell: {len(fallen) - _SHOWN_GATES} more: data.gates of envelope.json"
+    undecided: dict[str, list[GateResult]] = {}
     for gate in gates:
-        if gate.held is not True:
-            word = "gate fell" if gate.held is False else "gate not judged"
-            shown = "" if gate.value is None else f", is {gate.value:g}"
-            yield f"{word}: {gate.name}: needs {gate.threshold:g}{shown}" + (f" ({gate.why})" if gate.why else "")
+        if gate.held is None:
+            undecided.setdefault(gate.why, []).append(gate)
+    for why, same in undecided.items():
+        reason = f" ({why})" if why else ""
+        if len(same) == 1:
+            yield f"gate not judged: {_bound(same[0])}{reason}"
+        else:
+            more = f" and {len(same) - _SHOWN} more" if len(same) > _SHOWN else ""
+            yield f"{len(same)} gates not judged: {', '.join(gate.name for gate in same[:_SHOWN])}{more}{reason}"
+
+
+def _bound(gate: GateResult) -> str:
+    return f"{gate.name}: needs {gate.threshold:g}" + ("" if gate.value is None else f", is {gate.value:g}")
 
 
 def _called(finals: Collection[Final]) -> Iterator[str]:

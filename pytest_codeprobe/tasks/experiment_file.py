@@ -118,3 +118,10 @@ class ExperimentFile(Model):
     prices: dict[str, Price] = {}
     judge: Judge | None = None
     gates: tuple[Gate, ...] = ()
+
+    @field_validator("variants", mode="before")
+    @classmethod
+    def _some(cls, value: object) -> object:
+        if value == []:
+            raise ValueError("holds no variant; leave it out where there is only one")
+        return value
