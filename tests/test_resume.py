@@ -151,6 +151,8 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(project: Project) -> 
     before = {name: (first.folder / name).read_bytes() for name in ("plan.json", "lock.json")}
     broken = project.write("tasks/broken.yaml", "task_id: broken\n")
     assert project.run("tasks", AGENT, DIR, RESUME).code == 4
+    dry = project.run("tasks", AGENT, DIR, RESUME, "--codeprobe-dry-run")
+    assert (dry.code, "--codeprobe-dry-run can't be given with --codeprobe-resume" in dry.output) == (4, True)
     assert {path.name: path.read_bytes() for pattern in ("plan.json*", "lock.json*") for path in first.folder.glob(pattern)} == before
     broken.unlink()
     for args in ((), ("-n", "1")):

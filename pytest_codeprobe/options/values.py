@@ -141,6 +141,12 @@ def _check_resume(values: dict[str, Any]) -> None:
             "--codeprobe-resume needs --codeprobe-run-dir",
             remediation="Name the run dir of the run that is to be gone on with.",
         )
+    if values["resume"] and values["dry_run"]:
+        raise _error(
+            "USAGE_ERROR",
+            "--codeprobe-dry-run can't be given with --codeprobe-resume: it would write its own plan over that of the run",
+            remediation="Leave out --codeprobe-resume and --codeprobe-run-dir for a dry run of everything.",
+        )
     asked = values.get("rerun")
     if asked is None:
         return
