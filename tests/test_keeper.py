@@ -116,7 +116,7 @@ def ended(process: KeptProcess) -> ProcessExit:
 @pytest.mark.parametrize("kind", ["stubborn", "bomb", "frozen"])
 def test_kill_leaves_nothing(bench: Bench, kind: str) -> None:
     process, token, _ = bench.hostile(kind)
-    assert len(alive(token)) > 1
+    until(lambda: len(alive(token)) > 1)  # a process that becomes another program has no command line for a moment
     assert process.status is None
     process.kill()
     result = ended(process)
@@ -523,7 +523,7 @@ def test_a_dead_spawner_is_replaced_and_its_sessions_go_on(bench: Bench) -> None
     os.kill(before, signal.SIGKILL)
     second, token2, _ = bench.hostile("stubborn")
     assert bench.spawner.pid != before
-    assert len(alive(token)) > 1
+    until(lambda: len(alive(token)) > 1)
     for process in (first, second):
         process.kill()
         assert ended(process).cause == "stopped"
@@ -613,7 +613,7 @@ def test_kill_minus_one_reaches_its_own_tree_alone(tmp_path: Path) -> None:
     process, token, _ = bench.hostile("kill_all")
     assert process.status is None  # kill(-1) spares the caller
     until(lambda: len(alive(token)) == 1)
-    assert len(alive(token2)) > 1
+    until(lambda: len(alive(token2)) > 1)
     for each in (process, other):
         each.kill()
         assert ended(each).cause == "stopped"

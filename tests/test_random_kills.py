@@ -55,7 +55,7 @@ HIDDEN = "import pathlib, time\ndef test_it():\n    time.sleep(0.1)\n    assert 
 _SPAWNER = re.compile(r"/children/(spawner|warm)\.py")
 _GRADER = re.compile(r" grader|/children/warm\.py")  # hidden tests are forks of what has pytest loaded
 _OURS = re.compile(
-    r"plan\.json|lock\.json|events\.ndjson|envelope\.json|run\.log|spool/\w+\.ndjson|stop/\w+|trials/default/t\d/r001/(?P<of_trial>.+)"
+    r"plan\.json|lock\.json|run\.lock|events\.ndjson|envelope\.json|run\.log|spool/\w+\.ndjson|stop/\w+|trials/default/t\d/r001/(?P<of_trial>.+)"
 )
 _OF_TRIAL = re.compile(
     r"result\.json|diff\.patch|artifacts/((out|id)\.txt|\.git/.+)|attempt-\d/(agent\.std(out|err)|trial\.log|transcript\.json)"

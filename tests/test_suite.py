@@ -88,7 +88,7 @@ def test_no_match_says_which_key_removed_how_many(project: Project, mode: str) -
     project.write("suite.toml", '[suite]\nname = "s"\ntags = "smoke"\ndifficulties = "medium"\n')
     run = project.run("tasks", AGENT, SUITE, "--codeprobe-json-lines", mode=mode, junit=False)
     (error,) = run.assert_pure()["errors"]
-    assert (error["code"], run.code) == ("NO_SUITE_MATCH", 5)
+    assert (error["code"], run.code) == ("NO_SUITE_MATCH", 5), (error, run.stderr)
     assert error["message"] == "suite 's' (suite.toml) matches none of 4 tasks: tags removed 2, difficulties removed 2"
     assert error["detail"] == {"suite": "s", "file": "suite.toml", "tasks": 4, "removed": {"tags": 2, "difficulties": 2}}
     assert error["message"] in run.stderr

@@ -303,8 +303,8 @@ def test_faults_are_told_at_their_place(tmp_path: Path, old: str, new: str, mess
 
 def test_nothing_depends_on_the_hash_seed() -> None:
     code = (
-        "from tests.test_tasks_dataset import rows_of; from pytest_codeprobe.tasks.dataset.sampling import *;"
-        "print([r.id for r in sampled(rows_of([f'r{n}' for n in range(50)]), Sampling(rows=9))])"
+        "from pytest_codeprobe.tasks.dataset.rows import Row; from pytest_codeprobe.tasks.dataset.sampling import *;"
+        "rows = [Row(f'r{n}', {'id': f'r{n}'}, 'x') for n in range(50)]; print([r.id for r in sampled(rows, Sampling(rows=9))])"
     )
     runs = {
         subprocess.run(
