@@ -184,7 +184,7 @@ def test_one_that_is_slow_is_no_fault(machine: Machine, text: str) -> None:
 def test_programs_are_asked_in_a_home_of_their_own(machine: Machine) -> None:
     """Where they find nothing of the user's, no key, and can leave nothing."""
     look = 'echo "$HOME $XDG_CONFIG_HOME $ANTHROPIC_API_KEY" >> "$0.saw"; touch "$HOME/left" 2> /dev/null\n'
-    names = {"claude": "echo 2.1.332", "bwrap": "exit 0", "docker": "exit 0"}
+    names = {"claude": "echo 2.1.332", "docker": "exit 0"}
     for name, text in names.items():
         machine.program(name, f"#!/bin/sh\n{look}{text}\n")
     assert machine.doctor("--agent", "claude", ANTHROPIC_API_KEY=KEY, XDG_CONFIG_HOME=str(machine.home)).failed == []
@@ -321,15 +321,20 @@ def test_a_probe_that_is_interrupted(machine: Machine) -> None:
 
 
 def test_drivers(machine: Machine) -> None:
-    """No bwrap; one that works, one that does not; a driver that is asked for and not there."""
-    assert "`bwrap` is not on PATH" in machine.doctor().message("driver.bubblewrap")
-    machine.program("bwrap", "#!/bin/sh\nexit 0\n")
-    assert "`bwrap` works here" in machine.doctor().message("driver.bubblewrap")
+    """No bwrap; one that works, one that does not; drivers that are asked for and not there."""
+    none = machine.doctor()
+    assert "there is no program `bwrap` on PATH" in none.message("driver.bubblewrap")
+    assert (none.status("driver.bubblewrap"), none.status("driver.docker")) == ("info", "info")
+    machine.program("bwrap", "#!/bin/sh\nexit 7\n")  # as the probe's own command does, within it
+    works = machine.doctor()
+    assert (works.status("driver.bubblewrap"), works.message("driver.bubblewrap")) == ("pass", "bubblewrap: keeps the agent's tools inside")
     machine.program("bwrap", "#!/bin/sh\necho 'No permissions to create new namespace' >&2; exit 1\n")
     report = machine.doctor("--driver", "bubblewrap", "--agent", "scripted")
-    assert "does not work here: exit status 1" in report.message("driver.bubblewrap")
+    assert "`bwrap` does not work here: No permissions to create new namespace" in report.message("driver.bubblewrap")
     assert report.failed == ["driver.bubblewrap"]
-    assert "--driver: tempdir is there" in report.checks["driver.bubblewrap"]["fix"]
+    later = machine.doctor("--driver", "docker", "--agent", "scripted")
+    assert later.failed == ["driver.docker"]
+    assert "--driver: tempdir is there" in later.checks["driver.docker"]["fix"]
     assert report.checks["driver.tempdir"]["detail"]["isolates"] is False
     assert report.checks["driver.tempdir"]["detail"]["process_tree"]
 

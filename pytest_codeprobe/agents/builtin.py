@@ -38,13 +38,13 @@ class Oracle(Agent):
         trial = request.trial
         solution = trial.solution
         if solution is not None and solution.script is not None:
-            return SessionCommand(argv=("/bin/sh", "-c", solution.script), env=_variables(request))
+            return SessionCommand(argv=("/bin/sh", "-c", solution.script), env=_variables(request), reads=trial.places())
         if solution is not None and solution.patch is not None:
             return _apply(Path(solution.patch), request.sandbox.tmp / "solution.patch")
         directory = solution.directory if solution is not None else trial.reference.directory if trial.reference is not None else None
         if directory is None:
             return None
-        return SessionCommand(argv=("cp", "-R", "-f", "--", f"{directory}/.", str(request.sandbox.workspace)))
+        return SessionCommand(argv=("cp", "-R", "-f", "--", f"{directory}/.", str(request.sandbox.workspace)), reads=[Path(directory)])
 
     def parser(self, request: SessionRequest) -> QuietParser:
         return _Parser(request, Oracle)

@@ -66,9 +66,12 @@ class CommandAgent(Agent):
             "task_dir": str(Path(request.trial.task_file).parent),
         }
         files: dict[Path, bytes] = {prompt_file: prompt} if "prompt_file" in used else {}
+        argv = tuple(_PLACEHOLDER.sub(lambda m: values[m[1]], part) for part in template)
+        beside = [Path(word) for word, part in zip(argv, template, strict=True) if part.startswith("{task_dir}/")]
         return SessionCommand(
-            argv=tuple(_PLACEHOLDER.sub(lambda m: values[m[1]], part) for part in template),
+            argv=argv,
             stdin=None if used & {"prompt", "prompt_file"} else prompt,
+            reads=beside,  # what of the task's folder it names it may see
             files=files,
         )
 

@@ -58,6 +58,7 @@ class SessionCommand:
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes | None = None
+    reads: Sequence[Path] = ()  #: files and folders beside the sandbox that it needs, read-only
     files: Mapping[Path, bytes] = field(default_factory=dict)  #: written (mode 0600) before the start; in home or tmp
     secrets: frozenset[str] = frozenset()  #: values in `env` and `files` that must not leave the trial
 

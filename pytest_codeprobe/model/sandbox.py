@@ -33,7 +33,7 @@ class ProcessExit:
     """How a process tree ended; nothing of it is left, except where `proved` is false."""
 
     status: int | None  #: exit status, -N for signal N, None if it was not seen to end
-    cause: str  #: exit, stopped, stopped:<reason of the run>, timeout, output, "log: why", owner, lost (the keeper died)
+    cause: str  #: exit, stopped, stopped:<reason of the run>, timeout, output, "log: why", "enclosure: why", owner, lost (the keeper died)
     user: float = 0.0  #: CPU seconds
     system: float = 0.0  #: CPU seconds
     max_rss_kb: int = 0  #: of the largest single process
@@ -53,6 +53,8 @@ class ProcessExit:
         """Why nothing can be made of the process, however it did; None if there is no reason."""
         if not self.proved:
             return "it can't be shown that nothing of it is alive"
+        if self.cause.startswith("enclosure:"):
+            return f"its sandbox could not be made: {self.cause.removeprefix('enclosure: ')}"
         if self.cause == "lost":
             return "its keeper was killed, and it with that"
         return f"its output could not be written: {self.cause.removeprefix('log: ')}" if self.cause.startswith("log:") else None
@@ -79,6 +81,7 @@ class Command:
     cwd: Path | None = None
     stdin: bytes | None = None  #: content of standard input; None: /dev/null
     stdin_fd: int | None = None  #: instead of `stdin`: an open descriptor, such as one end of a socketpair
+    reads: Sequence[Path] = ()  #: files and folders beside the sandbox that it needs; a driver that isolates shows them read-only
     warm: WarmProgram | None = None  #: a fork of this does the same as `argv`, sooner; for drivers that can
 
 

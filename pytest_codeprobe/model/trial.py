@@ -68,6 +68,11 @@ class Trial(Model):
     spelled: tuple[Spelled, ...] = ()
     notes: tuple[str, ...] = ()  #: settings that no task or flag asked for and that were left out, each a sentence
 
+    def places(self) -> list[Path]:
+        """Folders beside the workspace that commands of the task may read: those that variables() names."""
+        found = self.variables(Path())
+        return [Path(found[name]) for name in ("TASK_DIR", "REFERENCE_DIR") if name in found]
+
     def variables(self, workspace: Path) -> dict[str, str]:
         """What every command of the task finds in its environment, as far as it is known before grading."""
         found = {"TASK_DIR": str(Path(self.task_file).parent), "WORKSPACE": str(workspace)}

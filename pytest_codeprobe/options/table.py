@@ -349,6 +349,12 @@ INIS: tuple[Ini, ...] = (
         help="hosts that a run under --codeprobe-offline may reach beside loopback: host, host:port, *.domain, address or network",
     ),
     Ini(
+        name="codeprobe_bind",
+        type="args",
+        default=[],
+        help="files and folders of this machine that driver bubblewrap shows read-only, beside the system's own and the agent's program",
+    ),
+    Ini(
         name="codeprobe_secrets",
         type="args",
         default=[],
@@ -410,6 +416,7 @@ class RunOptions:
     runs_dir: str = ".codeprobe/runs"
     offline_allow: tuple[str, ...] = ()  #: hosts, each as ALLOWED_HOST has it
     secrets: tuple[str, ...] = ()
+    bind: tuple[str, ...] = ()  #: absolute paths
     files: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     console: bool = False  #: started by `codeprobe run`

@@ -199,6 +199,7 @@ def resolve(command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Ca
         runs_dir=str(ini("codeprobe_runs_dir")),
         offline_allow=_hosts(_words(ini("codeprobe_offline_allow"))),
         secrets=_words(ini("codeprobe_secrets")),
+        bind=_words(ini("codeprobe_bind")),
         files=_words(ini("codeprobe_files")),
         ignore=_words(ini("codeprobe_ignore")),
         console=console,

@@ -43,7 +43,7 @@ class State:
             self.named: frozenset[str] = frozenset(given["named"])
             self.versions: dict[str, str | None] = given["versions"]
         else:
-            self.options = _with_paths(_resolve(config), config.invocation_params.dir)
+            self.options = _with_paths(_resolve(config), config)
             self.run_id = _new_run_id()
             self.default_place = self.options.run_dir is None
             self.run_dir = self._place(config)
@@ -167,9 +167,11 @@ def _settled(options: RunOptions, typed: Sequence[str]) -> RunOptions:
     return settle(replace(options, typed=names, typed_sets=words.count("--codeprobe-set")))
 
 
-def _with_paths(options: RunOptions, folder: Path) -> RunOptions:
-    """Files that were named relative to where pytest was started mean the same in every process."""
-    return options if options.suite is None else replace(options, suite=os.path.abspath(folder / options.suite))
+def _with_paths(options: RunOptions, config: pytest.Config) -> RunOptions:
+    """Files that were named relative to where pytest was started, or to rootdir, mean the same in every process."""
+    if options.suite is not None:
+        options = replace(options, suite=os.path.abspath(config.invocation_params.dir / options.suite))
+    return replace(options, bind=tuple(os.path.abspath(config.rootpath / os.path.expanduser(name)) for name in options.bind))
 
 
 def expand_arguments(config: pytest.Config) -> None:

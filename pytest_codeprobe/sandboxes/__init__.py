@@ -5,13 +5,14 @@ from __future__ import annotations
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.model.sandbox import Driver
+from pytest_codeprobe.sandboxes.bubblewrap import BubblewrapDriver
 from pytest_codeprobe.sandboxes.sweep import sweep
 from pytest_codeprobe.sandboxes.tempdir import TempdirDriver
 
 __all__ = ["BUILTIN", "choose", "registered", "sweep"]
 
 #: the drivers that come with the package
-BUILTIN: tuple[Driver, ...] = (TempdirDriver(),)
+BUILTIN: tuple[Driver, ...] = (TempdirDriver(), BubblewrapDriver())
 
 
 def registered(name: str, registry: Registry) -> Driver:

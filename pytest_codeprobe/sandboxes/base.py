@@ -8,7 +8,9 @@ import os
 import shlex
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -33,14 +35,40 @@ def scratch_of(context: Context) -> Path:
     return context.scratch or Path(tempfile.gettempdir())
 
 
+@dataclass(frozen=True, slots=True)
+class Enclosed:
+    """A command as the keeper starts it."""
+
+    argv: Sequence[str]
+    cwd: str  #: the keeper's
+    watched: Callable[[Process], Process] = lambda process: process  #: looks closer at the end
+
+
+class StoreOfRun:
+    """The templates of one driver: those of the run that is on. Those of an earlier run in this process go when its last sandbox does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._store: tuple[tuple[str, Path, Path], TemplateStore] | None = None
+
+    def of(self, context: Context) -> TemplateStore:
+        """The store of the context's run."""
+        key = (context.run_id, context.run_dir, scratch_of(context))
+        with self._lock:
+            if self._store is None or self._store[0] != key:
+                self._store = (key, TemplateStore(key[2]))
+            return self._store[1]
+
+
 class BaseSandbox:
     """One attempt's private folder: `workspace`, `home`, `tmp` and `logs`; `grade` once a grader needs a place.
 
-    A driver's own class says how commands are wrapped (`command_line`, `inside`, `warm`, `rlimits`) and may lay the workspace out in
-    another way (`make_workspace`).
+    A driver's own class says how commands are wrapped (`enclosed`, `warm`, `rlimits`) and may lay the workspace out in another way
+    (`make_workspace`).
     """
 
     driver = ""
+    wrapper = ""  #: name of the program that `enclosed` starts in the command's place; TERM spares it
 
     def __init__(self, trial: Trial, context: Context, templates: TemplateStore) -> None:
         self.trial, self.context = trial, context
@@ -93,16 +121,12 @@ class BaseSandbox:
 
     # what a driver may do in its own way
 
-    def command_line(self, command: Command) -> Sequence[str]:
-        """The argv that the keeper starts."""
-        return command.argv
-
-    def inside(self, command: Command) -> str:
-        """The folder the keeper starts it in."""
-        return str(command.cwd or self.workspace)
+    def enclosed(self, command: Command, role: Role, stderr: Path) -> Enclosed:
+        """What the keeper starts, with its errors in the file `stderr`. OSError if it can't be started."""
+        return Enclosed(command.argv, str(command.cwd or self.workspace))
 
     def warm(self, command: Command) -> WarmProgram | None:
-        """What the command may be forked from. None: it starts anew, as it must where `command_line` wraps it."""
+        """What the command may be forked from. None: it starts anew, as it must where `enclosed` wraps it."""
         return None
 
     def rlimits(self) -> Mapping[str, tuple[int, int]]:
@@ -146,7 +170,8 @@ class BaseSandbox:
         OSError if it can't be started, or a log file is there already.
         """
         env = self.context.network.environment(self.trial, role, command.env)
-        limits = dataclasses.replace(limits, rlimits={**self.rlimits(), **limits.rlimits})
+        limits = dataclasses.replace(limits, rlimits={**self.rlimits(), **limits.rlimits}, wrapper=self.wrapper)
+        enclosed = self.enclosed(dataclasses.replace(command, env=env), role, stderr)
         opened: list[int] = []
         try:
             stdin = command.stdin_fd
@@ -159,10 +184,10 @@ class BaseSandbox:
             if stderr != stdout:
                 err = _log(stderr)
                 opened.append(err)
-            return self.context.processes.start(
-                self.command_line(command),
+            process = self.context.processes.start(
+                enclosed.argv,
                 env=env,
-                cwd=self.inside(command),
+                cwd=enclosed.cwd,
                 stdin=stdin,
                 stdout=out,
                 stderr=err,
@@ -172,6 +197,7 @@ class BaseSandbox:
                 stop_dir=str(self.context.stops.folder),
                 warm=self.warm(command),
             )
+            return enclosed.watched(process)
         finally:
             for fd in opened:
                 os.close(fd)

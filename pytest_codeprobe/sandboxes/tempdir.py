@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import Command, WarmProgram
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.sandboxes.base import BaseSandbox, scratch_of
-from pytest_codeprobe.sandboxes.workspace import TemplateStore
+from pytest_codeprobe.sandboxes.base import BaseSandbox, StoreOfRun
 
 _ISOLATING = "driver bubblewrap or docker"
 
@@ -33,8 +30,7 @@ class TempdirDriver:
     isolates = False
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._store: tuple[tuple[str, Path, Path], TemplateStore] | None = None
+        self._templates = StoreOfRun()
 
     def unavailable(self, context: Context) -> str | None:
         """A reason on systems without POSIX, else None."""
@@ -56,12 +52,4 @@ class TempdirDriver:
 
     def create(self, trial: Trial, context: Context) -> TempdirSandbox:
         """A new sandbox; nothing is on disk before its prepare()."""
-        return TempdirSandbox(trial, context, self._templates(context))
-
-    def _templates(self, context: Context) -> TemplateStore:
-        """The store of the run; that of an earlier run in this process goes when its last sandbox does."""
-        key = (context.run_id, context.run_dir, scratch_of(context))
-        with self._lock:
-            if self._store is None or self._store[0] != key:
-                self._store = (key, TemplateStore(key[2]))
-            return self._store[1]
+        return TempdirSandbox(trial, context, self._templates.of(context))

@@ -45,7 +45,9 @@ class TaskCommands:
         if is_tasks:
             environment = with_host(self._trial, self._context, environment)
         try:
-            result = sandbox.run(Command(argv=["/bin/sh", "-c", command], env=environment), role=role, timeout=timeout)
+            result = sandbox.run(
+                Command(argv=["/bin/sh", "-c", command], env=environment, reads=self._trial.places()), role=role, timeout=timeout
+            )
         except OSError as error:
             raise CodeprobeError("SANDBOX_FAILED", f"{command!r} could not be started: {error.strerror}") from error
         if log is not None:

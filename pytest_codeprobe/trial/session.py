@@ -298,7 +298,7 @@ class Session:
         limits = ProcessLimits(timeout=max(0.001, timeout), grace=GRACE, output_bytes=output, rlimits={"CORE": (0, 0)})
         self._log.info("session starts: %s", shorten(request.redact(" ".join(command.argv))))
         try:
-            start = Command(argv=command.argv, env=environment, stdin=command.stdin)
+            start = Command(argv=command.argv, env=environment, stdin=command.stdin, reads=command.reads)
             return request.sandbox.start(start, role="session", stdout=self.stdout, stderr=self.stderr, limits=limits)
         except OSError as error:
             code = "SANDBOX_FAILED" if error.errno in _NO_ROOM else "AGENT_CRASHED"

@@ -125,6 +125,8 @@ def test() -> int:
     started = time.monotonic()
     count = Count()
     install_clis(count)
+    if sys.platform == "linux" and shutil.which("bwrap") is None:
+        debian_packages("bubblewrap")
     environment = locked(running_interpreter())
     with built_wheel(environment) as wheel:
         for suite in suites(environment):

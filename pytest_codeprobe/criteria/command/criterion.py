@@ -115,7 +115,8 @@ class RunCommand(Criterion):
         program, module = start["program"] or start["python"], start["module"]
         probe = _PROBE.format(program=program, module=module) if module else f"command -v {program}"
         try:
-            result = grading.run(Command(argv=["/bin/sh", "-c", probe], env=grading.command_environment), timeout=_SECONDS)
+            look = Command(argv=["/bin/sh", "-c", probe], env=grading.command_environment, reads=grading.trial.places())
+            result = grading.run(look, timeout=_SECONDS)
         except OSError as error:
             raise broken(f"the command could not be started: {error}") from error
         if result.exit.status in (_MISSING, 127) or (not module and result.exit.status == 1):
@@ -130,7 +131,7 @@ class RunCommand(Criterion):
             return Score(0.0, "the workspace is gone, so nothing can be run in it")
         if self.report is not None and (stale := self.report.remove(grading)):
             return Score(0.0, stale)
-        command = Command(argv=["/bin/sh", "-c", self.command], env=grading.command_environment)
+        command = Command(argv=["/bin/sh", "-c", self.command], env=grading.command_environment, reads=grading.trial.places())
         seconds = grading.time_left(self.timeout or _SECONDS)
         if seconds <= 0:
             return Score(0.0, "nothing was left of the time for grading")

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from pytest_codeprobe.criteria.base import broken
-from pytest_codeprobe.criteria.hidden.layout import pytest_parts
+from pytest_codeprobe.criteria.hidden.layout import pytest_parts, pytest_places
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.criterion import Grading
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits, WarmProgram
@@ -155,7 +155,7 @@ def run_child(
     run.reason, run.current, run.importing = "", None, None
     ours, theirs = socket.socketpair()
     argv = [python, *_OPTIONS, _RUNNER, pytest_parts()]
-    command = Command(argv=argv, env=env, stdin_fd=theirs.fileno(), warm=warm)
+    command = Command(argv=argv, env=env, stdin_fd=theirs.fileno(), reads=pytest_places(), warm=warm)
     seconds = max(0.1, deadline - monotonic())
     limits = ProcessLimits(timeout=seconds + _LEAVING, grace=0.0, output_bytes=OUTPUT_BYTES, rlimits={"CORE": (0, 0)})
     with ours:

@@ -129,6 +129,7 @@ class HiddenTests(Criterion):
         command = Command(
             argv=[python, "-I", "-W", "ignore", "-c", PARSE, *map(str, files)],
             env=self._environment(grading, python, grading.workspace, []),
+            reads=[Path(grading.trial.task_file).parent],
         )
         try:
             result = grading.run(command, timeout=60.0)

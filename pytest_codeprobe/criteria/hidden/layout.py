@@ -234,3 +234,9 @@ def pytest_parts() -> str:
     """JSON: the modules that make up the pytest that runs us, each with its file."""
     specs = {name: importlib.util.find_spec(name) for name in _PYTEST_PARTS}
     return json.dumps({name: spec.origin for name, spec in specs.items() if spec is not None and spec.origin is not None})
+
+
+def pytest_places() -> list[Path]:
+    """The files and folders of these."""
+    found = [Path(origin) for origin in json.loads(pytest_parts()).values()]
+    return [path.parent if path.name == "__init__.py" else path for path in found]

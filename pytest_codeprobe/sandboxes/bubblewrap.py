@@ -1,0 +1,213 @@
+"""Driver `bubblewrap`: a file system, process numbers, and if wanted a network of its own for each process tree. Linux with `bwrap`.
+
+What it shows is listed, never "everything but": the system's folders without what is secret in them, interpreters, the program that is
+started, and of the trial what the role may see. So neither the repository nor other trials, the task's folder, hidden tests or HOME are
+there. All capabilities are dropped: started by root it would keep them, and could mount anew what is read-only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, Role
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun
+from pytest_codeprobe.sandboxes.visible import (
+    HIDDEN_FILES,
+    HIDDEN_FOLDERS,
+    SYSTEM,
+    TOP,
+    found,
+    harness,
+    narrowed,
+    program_places,
+    resolver,
+)
+from pytest_codeprobe.sandboxes.workspace import TemplateStore
+from pytest_codeprobe.text import one_line
+
+PROGRAM = "bwrap"
+_TMP_BYTES = 1 << 30  #: of /tmp and the like inside, each; TMPDIR is on disk
+_PROBE_SECONDS = 20.0
+#: parts of the private folder that a role works in, beside the workspace
+_PARTS_OF: Mapping[Role, tuple[str, ...]] = {
+    "session": ("home", "tmp", "cli"),
+    "setup": ("setup", "home", "tmp"),
+    "post_run": ("setup",),
+    "grader": ("grade",),
+}
+_STATUS = 'exec 3>"$1"; shift; exec "$@"'  #: bwrap tells in a file of ours how the command ended: else the enclosure could not be made
+
+
+class BubblewrapSandbox(BaseSandbox):
+    """An attempt's folder, shown to its processes as far as their role allows."""
+
+    driver = "bubblewrap"
+    wrapper = PROGRAM
+
+    def __init__(self, trial: Trial, context: Context, templates: TemplateStore, program: str) -> None:
+        super().__init__(trial, context, templates)
+        self._program = program
+
+    def enclosed(self, command: Command, role: Role, stderr: Path) -> Enclosed:
+        """The command within bwrap. FileNotFoundError if its program is not there."""
+        inside = command.cwd or self.workspace
+        program = found(command.argv[0], command.env, inside)
+        if not program.exists():
+            raise FileNotFoundError(2, os.strerror(2), str(program))
+        own = [self.workspace, *(self.root / part for part in _PARTS_OF[role] if (self.root / part).is_dir())]
+        shown = [*harness(), *resolver(), *map(Path, self.context.options.bind), *command.reads]
+        if not any(program.is_relative_to(place) for place in own):
+            shown += program_places(program, command.env)
+        status = self.logs / f"bwrap-{next(self._numbers)}"
+        argv = [
+            "/bin/sh", "-c", _STATUS, "bwrap", str(status), self._program, "--json-status-fd", "3",
+            *walls(network=self.trial.sandbox.network != "off"),
+            *(word for place in narrowed(shown) for word in ("--ro-bind", os.path.realpath(place), str(place))),
+            *(word for place in own for word in ("--bind", str(place), str(place))),
+            "--chdir", str(inside), "--", str(program), *command.argv[1:],
+        ]  # fmt: skip
+        return Enclosed(argv, "/", lambda process: _Watched(process, status, stderr))
+
+
+class _Watched:
+    """A process whose end is only its own where bwrap says that it ran."""
+
+    def __init__(self, process: Process, status: Path, stderr: Path) -> None:
+        self._process, self._status, self._stderr = process, status, stderr
+
+    def wait(self, timeout: float | None = None) -> ProcessExit | None:
+        """As the process's."""
+        ended = self._process.wait(timeout)
+        return None if ended is None else self._looked_at(ended)
+
+    def stop(self, grace: float) -> None:
+        """As the process's."""
+        self._process.stop(grace)
+
+    def destroy(self, timeout: float = 2.0) -> ProcessExit:
+        """As the process's."""
+        return self._looked_at(self._process.destroy(timeout))
+
+    def _looked_at(self, ended: ProcessExit) -> ProcessExit:
+        if ended.cause != "exit" or has_run(self._status):
+            return ended
+        said = _last_line(self._stderr)  # bwrap's: nobody else was there
+        return replace(ended, status=None, cause=f"enclosure: {said}")
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return one_line(lines[-1], 200) if lines else "bwrap said nothing"
+
+
+def has_run(status: Path) -> bool:
+    """Whether the file of `--json-status-fd` has the command's exit code."""
+    try:
+        lines = status.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    for line in lines:
+        try:
+            if "exit-code" in json.loads(line):
+                return True
+        except ValueError:
+            continue
+    return False
+
+
+def walls(*, network: bool) -> Iterator[str]:
+    """What is the same for each command: namespaces, no capabilities, the system's folders, read-only."""
+    yield from ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--cap-drop", "ALL")
+    if not network:
+        yield "--unshare-net"
+    for place in ("/tmp", "/var", "/run"):
+        yield from ("--size", str(_TMP_BYTES), "--tmpfs", place)
+    yield from ("--dir", "/var/tmp", "--proc", "/proc", "--dev", "/dev")
+    for place in SYSTEM:
+        if Path(place).is_dir():
+            yield from ("--ro-bind", place, place)
+    for place in TOP:
+        if Path(place).is_symlink():
+            yield from ("--symlink", str(Path(place).readlink()), place)
+        elif Path(place).is_dir():
+            yield from ("--ro-bind", place, place)
+    for place in HIDDEN_FILES:
+        if Path(place).exists():
+            yield from ("--ro-bind", os.devnull, place)
+    for place in HIDDEN_FOLDERS:
+        if Path(place).is_dir():
+            yield from ("--tmpfs", place)
+
+
+class BubblewrapDriver:
+    """Files, processes and network by namespaces. Needs Linux and `bwrap`."""
+
+    name = "bubblewrap"
+    isolates = True
+
+    def __init__(self) -> None:
+        self._templates = StoreOfRun()
+        self._lock = threading.Lock()
+        self._tried: dict[str | None, str | None] = {}  #: program -> why it can't be used
+
+    def unavailable(self, context: Context) -> str | None:
+        """Found out by doing it, once in each process."""
+        if sys.platform != "linux":
+            return "it needs Linux"
+        program = _find(context)
+        with self._lock:
+            if program not in self._tried:
+                self._tried[program] = (
+                    "there is no program `bwrap` on PATH: install the package bubblewrap" if program is None else _try(program)
+                )
+            return self._tried[program]
+
+    def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
+        """What it can't hold: resources, and networks that are neither on nor off."""
+        config, missing = trial.sandbox, []
+        if config.network not in ("on", "off"):
+            missing.append(("sandbox.network", "a driver with a gateway"))
+        missing += [
+            (f"sandbox.limits.{name}", "driver docker")
+            for name in ("memory_mb", "cpus", "pids", "disk_mb")
+            if getattr(config.limits, name) is not None
+        ]
+        if config.docker is not None:
+            missing.append(("sandbox.docker", "driver docker"))
+        return missing
+
+    def create(self, trial: Trial, context: Context) -> BubblewrapSandbox:
+        """A new sandbox; nothing is on disk before its prepare()."""
+        return BubblewrapSandbox(trial, context, self._templates.of(context), _find(context) or PROGRAM)
+
+
+def _find(context: Context) -> str | None:
+    return shutil.which(PROGRAM, path=context.environ.get("PATH", os.defpath))
+
+
+def _try(program: str | None) -> str | None:
+    """Why it does not work here, in its own words."""
+    if program is None:
+        return "there is no program `bwrap` on PATH: install the package bubblewrap"
+    argv = [program, *walls(network=False), "--", "/bin/sh", "-c", "exit 7"]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_SECONDS, env={})
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"`bwrap` can't be started: {error}"
+    if done.returncode == 7:
+        return None
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return f"`bwrap` does not work here: {said[-1] if said else f'exit status {done.returncode}'}"

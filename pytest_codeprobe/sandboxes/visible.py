@@ -1,0 +1,102 @@
+"""What of this machine a sandbox with a file system of its own shows: the system's folders, interpreters, the started program."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+#: folders of the system, as they are everywhere; nothing of a user is in them
+SYSTEM = ("/usr", "/etc", "/opt", "/nix")
+#: folders at the top that are links into /usr, or folders of their own
+TOP = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+#: files and folders of /etc that only the system's own programs read
+HIDDEN_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/krb5.keytab")
+HIDDEN_FOLDERS = ("/etc/sudoers.d", "/etc/ssh", "/etc/ssl/private", "/etc/docker", "/etc/kubernetes")
+_CHILDREN = Path(__file__).resolve().parents[1] / "children"
+_SHEBANGS = 4  #: interpreters of interpreters
+
+
+@functools.cache
+def harness() -> tuple[Path, ...]:
+    """The interpreter that runs pytest, its base, and our own programs that run inside."""
+    base = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
+    places = [Path(sys.prefix), Path(sys.base_prefix), *([base.parent.parent] if base.parent.name == "bin" else [base]), _CHILDREN]
+    return tuple(narrowed(places))
+
+
+def narrowed(places: Iterable[Path]) -> Iterator[Path]:
+    """Those that are there, and that neither the system's folders nor another one shows. Never the root or a home as a whole."""
+    shown = [Path(name) for name in SYSTEM]
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.home() raises where nobody knows it
+    for place in sorted(dict.fromkeys(places), key=lambda path: len(path.parts)):
+        if place in (Path("/"), home, home.parent) or not place.exists():
+            continue
+        if not any(place.is_relative_to(other) for other in shown):
+            shown.append(place)
+            yield place
+
+
+def found(program: str, env: Mapping[str, str], folder: Path) -> Path:
+    """The file that a command starts, as its own shell would find it. FileNotFoundError."""
+    if "/" in program:
+        return folder / program
+    for part in env.get("PATH", os.defpath).split(os.pathsep):
+        candidate = folder / part / program
+        if program and candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    raise FileNotFoundError(2, os.strerror(2), program)
+
+
+def program_places(program: Path, env: Mapping[str, str]) -> Iterator[Path]:
+    """What a program is made of, as far as its file tells: of an npm package all of `node_modules`, of a virtual environment all of it.
+
+    And what its first line names. Of any other program its own file alone: what lies beside it may be anybody's.
+    """
+    for _ in range(_SHEBANGS):
+        yield from _installed(program)
+        interpreter = _interpreter(program, env)
+        if interpreter is None:
+            return
+        program = interpreter
+
+
+def _installed(program: Path) -> Iterator[Path]:
+    yield program
+    real = Path(os.path.realpath(program))
+    modules = [Path(*real.parts[: n + 1]) for n, part in enumerate(real.parts) if part == "node_modules"]
+    yield from modules[:1] or [real]
+    for place in (program, real):  # the link of an environment's python leads out of it
+        if (home := place.parent.parent / "pyvenv.cfg").is_file():
+            yield home.parent
+            base = Path(os.path.realpath(place.parent / "python"))
+            yield base.parent.parent if base.parent.name == "bin" else base
+
+
+def _interpreter(program: Path, env: Mapping[str, str]) -> Path | None:
+    try:
+        with program.open("rb") as file:
+            line = file.readline(256)
+    except OSError:
+        return None
+    if not line.startswith(b"#!"):
+        return None
+    try:
+        words = shlex.split(line[2:].decode("utf-8", "replace"))
+    except ValueError:
+        return None
+    if words and Path(words[0]).name == "env":
+        named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), None)
+        where = shutil.which(named, path=env.get("PATH", os.defpath)) if named else None
+        return Path(where) if where else None
+    return Path(words[0]) if words and words[0].startswith("/") else None
+
+
+def resolver() -> Sequence[Path]:
+    """Where the names of hosts are looked up, if /etc/resolv.conf is a link out of /etc."""
+    real = Path(os.path.realpath("/etc/resolv.conf"))
+    return [] if real.is_relative_to("/etc") or not real.is_file() else [real]

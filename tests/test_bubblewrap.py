@@ -1,0 +1,157 @@
+"""Driver bubblewrap: what is held, what is shown, and how a fault of it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_codeprobe.sandboxes.visible import narrowed, program_places
+from tests.doc_pages import DOCS, rows, section
+from tests.enclosures import HELD, NOT_TRIED, TRIES, lay, name_of, server
+from tests.front_door import Project, scripted
+
+DRIVER = "--codeprobe-driver=bubblewrap"
+WRITE = {"write": {"path": "out.txt", "content": "x"}}
+
+
+@pytest.mark.parametrize("driver", sorted(HELD))
+def test_what_is_held(project: Project, tmp_path: Path, driver: str) -> None:
+    """Each try is a trial of one run, with 4 at once: so there are others to look for."""
+    home = tmp_path / "home"
+    project.environment |= {"HOME": str(home), "ENCLOSURE_KEY": "enclosure-s3cret-value"}
+    tries = [words for words in TRIES if words not in NOT_TRIED.get(driver, ())]
+    with server() as asked:
+        lay(project, home, asked.port, tries)
+        run = project.run("tasks", "--codeprobe-agent=command", f"--codeprobe-driver={driver}", "--codeprobe-jobs=4").assert_consistent()
+        reached = asked.asked
+    held = {words for words in tries if run.statuses[name_of(words)] == "passed"}
+    got = {words: (run.trial(name_of(words)) / "artifacts" / "got.txt").read_text() for words in tries if words not in held}
+    assert held == HELD[driver] & set(tries), got
+    assert reached == 0
+    assert {run.statuses[name_of(words)] for words in tries} <= {"passed", "failed"}
+    run.assert_nothing_left()
+
+
+def test_sessions_pre_run_graders_and_hidden_tests_work_in_it(project: Project, mode: str) -> None:
+    project.write("tasks/hidden/test_add.py", "from calc import add\ndef test_add(): assert add(1, 2) == 3\n")
+    code = "def add(a, b):\n    return a + b\n"
+    hidden = {"type": "pytest", "paths": ["hidden"]}
+    project.task("right", agent=scripted({"write": {"path": "calc.py", "content": code}}), success_criteria=[hidden])
+    project.task("wrong", agent=scripted({"write": {"path": "calc.py", "content": code.replace("+", "-")}}), success_criteria=[hidden])
+    project.write("tasks/reference.txt", "from the task's folder\n")
+    project.task(
+        "commands",
+        pre_run=[{"command": "cp $TASK_DIR/reference.txt before.txt; echo $HOME > home.txt"}],
+        agent=scripted({"run": "cat before.txt > out.txt; echo $TMPDIR > $TMPDIR/x; echo $HOME > $HOME/x"}),
+        post_run=[{"command": f"cp out.txt {project.marks}/out.txt"}],
+        success_criteria=[
+            {"type": "file_contains", "path": "out.txt", "includes": ["from the task's folder"]},
+            {"type": "run_command", "command": 'cmp out.txt "$TASK_DIR/reference.txt" && python -c "print(1)"', "expected_stdout": "1"},
+            {"type": "answer_contains", "includes": [""]},
+        ],
+    )
+    run = project.run("tasks", "--codeprobe-agent=scripted", DRIVER, mode=mode).assert_consistent()
+    assert run.statuses == {"right": "passed", "wrong": "failed", "commands": "passed"}, run.output
+    assert {line["driver"] for line in run.plan} == {"bubblewrap"}
+    assert not (project.marks / "out.txt").exists()  # post_run is inside, too
+    run.assert_nothing_left()
+
+
+def test_the_oracle_and_limits(project: Project) -> None:
+    out = [{"type": "file_exists", "path": "out.txt"}]
+    project.write("tasks/done/out.txt", "x")
+    project.write("tasks/fix.patch", "--- /dev/null\n+++ b/out.txt\n@@ -0,0 +1 @@\n+x\n")
+    project.task("script", solution={"script": 'cp "$TASK_DIR/done/out.txt" .'}, success_criteria=out)
+    project.task("folder", solution={"directory": "done"}, success_criteria=out)
+    project.task("patch", solution={"patch": "fix.patch"}, success_criteria=out)
+    run = project.run("tasks", "--codeprobe-agent=oracle", DRIVER)
+    assert run.statuses == dict.fromkeys(("script", "folder", "patch"), "passed"), run.output
+    project.task(
+        "slow", agent=scripted(WRITE, {"run": "trap '' TERM; sleep 60 & sleep 60"}), run_limits={"task_timeout": 1}, success_criteria=out
+    )
+    slow = project.run("tasks/slow.yaml", "--codeprobe-agent=scripted", DRIVER).assert_consistent()
+    assert slow.finished["slow"]["limit_hit"] == {"name": "task_timeout", "value": 1.0}
+    assert slow.statuses == {"slow": "passed"}
+    slow.assert_nothing_left()
+
+
+def test_what_of_this_machine_is_shown(project: Project, tmp_path: Path) -> None:
+    """A program with its own file, one with what its first line names; of the task's folder what the command names; ini codeprobe_bind."""
+    tools = tmp_path / "tools"
+    own = (
+        "#!/bin/sh\nls {0} > out.txt; cat {1}/models/big.txt >> out.txt; cat $1 >> out.txt; cat $(dirname $1)/other.txt >> out.txt; true\n"
+    )
+    for name, text in {"bin/agent": own.format(tools / "bin", tmp_path), "bin/secret": "no"}.items():
+        (tools / name).parent.mkdir(parents=True, exist_ok=True)
+        (tools / name).write_text(text)
+    (tools / "bin/agent").chmod(0o755)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/big.txt").write_text("a model\n")
+    project.write("tasks/said.txt", "by the task\n")
+    project.write("tasks/other.txt", "not named\n")
+    project.write("pytest.ini", f"[pytest]\ncodeprobe_bind = {tmp_path}/models nowhere\n")
+    out = [{"type": "file_exists", "path": "out.txt"}]
+    project.task("t", agent={"type": "command", "command": [str(tools / "bin/agent"), "{task_dir}/said.txt"]}, success_criteria=out)
+    run = project.run("tasks", "--codeprobe-agent=command", DRIVER).assert_consistent()
+    assert (run.trial("t") / "artifacts/out.txt").read_text() == "agent\na model\nby the task\n", run.output
+
+
+def test_programs_and_what_they_are_made_of(tmp_path: Path) -> None:
+    modules = tmp_path / "lib/node_modules"
+    cli = modules / "@scope/cli/cli.js"
+    cli.parent.mkdir(parents=True)
+    cli.write_text("#!/usr/bin/env node\n")
+    link = tmp_path / "bin/cli"
+    link.parent.mkdir()
+    link.symlink_to(cli)
+    node = tmp_path / "node/node"
+    node.parent.mkdir()
+    node.write_bytes(b"\x7fELF")
+    node.chmod(0o755)
+    assert list(program_places(link, {"PATH": str(node.parent)})) == [link, modules, node, node]
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (venv / "bin/python").symlink_to("/usr/bin/python3")
+    (venv / "bin/tool").write_text(f"#!{venv}/bin/python\n")
+    found = set(program_places(venv / "bin/tool", {}))
+    assert venv in found
+    assert set(narrowed(found)) == {venv}  # what lies in a shown folder is shown
+
+
+def test_for_an_ordinary_user(project: Project) -> None:
+    project.task("t", agent=scripted(WRITE, {"run": "id -u > who.txt; touch /usr/x || echo no > no.txt"}))
+    somebody = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--") if os.geteuid() == 0 else ()
+    run = project.start("tasks", "--codeprobe-agent=scripted", DRIVER, prefix=somebody).wait()
+    assert run.assert_consistent().statuses == {"t": "passed"}, run.output
+    assert run.result("t")["changed_files"] == ["A no.txt", "A out.txt", "A who.txt"]
+
+
+def test_an_enclosure_that_can_not_be_made_is_no_failure(project: Project) -> None:
+    """A broken bwrap: before the run where it never works, and in the trial where it works no more."""
+    real = project.scratch / "real"
+    bwrap = project.scratch / "bin" / "bwrap"
+    bwrap.parent.mkdir()
+    bwrap.write_text(f"#!/bin/sh\n[ -e {real} ] || {{ echo 'bwrap: no namespaces here' >&2; exit 1; }}\n"
+                     f"case \"$*\" in *json-status*) echo 'bwrap: Creating new namespace failed' >&2; exit 1;; esac\nexit 7\n")  # fmt: skip
+    bwrap.chmod(0o755)
+    project.environment["PATH"] = f"{bwrap.parent}:{project.environment.get('PATH', '/usr/bin:/bin')}"
+    project.task("t", agent=scripted(WRITE))
+    never = project.run("tasks", "--codeprobe-agent=scripted", DRIVER, "--codeprobe-json", junit=False)
+    (error,) = json.loads(never.stdout)["errors"]
+    assert (never.code, error["code"]) == (6, "SANDBOX_UNAVAILABLE")
+    assert "`bwrap` does not work here: bwrap: no namespaces here" in error["message"]
+    real.touch()
+    later = project.run("tasks", "--codeprobe-agent=scripted", DRIVER).assert_consistent()
+    assert later.code == 6
+    assert later.finished["t"]["code"] == "SANDBOX_FAILED"
+    assert "its sandbox could not be made: bwrap: Creating new namespace failed" in later.finished["t"]["reason"]
+
+
+def test_the_table_of_the_docs() -> None:
+    table = {row[0]: tuple(row[1:]) for row in rows(section(DOCS / "security.md", "What an agent tries"))}
+    words = {True: "held", False: "not held"}
+    assert table == {try_: tuple(words[try_ in HELD[driver]] for driver in ("tempdir", "bubblewrap")) for try_ in TRIES}
