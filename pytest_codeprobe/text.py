@@ -6,6 +6,7 @@ stdin) it redacts in a process of its own, so that a large log holds up no other
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import errno
 import itertools
@@ -34,6 +35,8 @@ _GAP = r"(?:\x1b|\\u001[bB]|\\x1b|\\e|\\033)\[[0-9;]*m|\[(?:…|\\u2026) \d+ [a-
 _AROUND = ("\n", "\\n", "\ufffd", "\\ufffd")  #: what may stand between it and the text: a character was cut, too
 _GAP_LENGTH = 80  #: bytes; more than any of them takes
 _PART = 6  #: characters from which a part of a secret is taken out; fewer give nothing away
+_URL_SAFE = str.maketrans("+/", "-_")
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
 
 
@@ -49,7 +52,7 @@ def secret_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> froz
 
 
 class Redactor:
-    """Replaces known secret values in text and files: raw, JSON-escaped, on one line, as Python shows them.
+    """Replaces known secret values in text and files: raw, JSON-escaped, on one line, as Python shows them, in base64, in URLs.
 
     Beside a cut (`shorten`, `one_line`, `ending`, `...`) also a part of one: a net below those who take them out before cutting.
     """
@@ -181,7 +184,18 @@ class _Parts(Generic[AnyText]):
 
 def _forms(secret: str) -> tuple[str, ...]:
     shown = dict.fromkeys(s for s in (secret, plain(secret), one_line(secret, len(secret))) if len(s) >= MIN_SECRET)
-    return tuple(form for s in shown for form in (s, json.dumps(s)[1:-1], json.dumps(s, ensure_ascii=False)[1:-1], repr(s)[1:-1]))
+    written = [form for s in shown for form in (s, json.dumps(s)[1:-1], json.dumps(s, ensure_ascii=False)[1:-1], repr(s)[1:-1])]
+    return (*written, *_encoded(secret.encode("utf-8", "surrogatepass")))
+
+
+def _encoded(secret: bytes) -> Iterator[str]:
+    """As a part of something in base64, wherever it begins there, and in URLs."""
+    for before in range(3):  # bytes of another's in its first group; what these have a bit of, and what follows, is left out
+        text = binascii.b2a_base64(bytes(before) + secret, newline=False).decode()
+        part = text[-(-before * 8 // 6) : (before + len(secret)) * 8 // 6]
+        yield from (part, part.translate(_URL_SAFE))
+    quoted = "".join(chr(b) if b in _UNRESERVED else f"%{b:02X}" for b in secret)
+    yield from (quoted, re.sub("%..", lambda code: code[0].lower(), quoted), quoted.replace("%20", "+"))
 
 
 def _finite(value: Any) -> Any:
@@ -241,29 +255,6 @@ def one_line(value: str, limit: int = 200) -> str:
     """The text on one line, for a summary or an error."""
     flat = " ".join(plain(value).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
-
-
-def dollars(amount: float) -> str:
-    """US dollars: whole cents where they are enough, never `$0.00` for what is not nothing."""
-    if 0 < amount < 0.0001:
-        return f"${amount:.{3 - math.ceil(math.log10(amount))}f}".rstrip("0")
-    fine = f"{amount:.4f}"
-    return f"${amount:,.2f}" if amount >= 1 or fine.endswith("00") else f"${fine}"
-
-
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-
-
-def span(seconds: float) -> str:
-    """A length of time as a person says it: `0.5 s`, `90 s`, `30 min`, `1 h 30 min`; from two minutes on to the second."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    left, parts = round(seconds), list[str]()
-    for size, unit in _UNITS:
-        if left >= size and len(parts) < 2:
-            parts.append(f"{left // size} {unit}")
-        left %= size
-    return " ".join(parts)
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from pytest_codeprobe.amounts import dollars, span
 from pytest_codeprobe.model.prices import list_prices
 from pytest_codeprobe.model.result import Usage
 from pytest_codeprobe.run.ledger import LedgerFile
-from pytest_codeprobe.text import dollars, span
 from tests.front_door import Project, Run, scripted
 
 AGENT = "--codeprobe-agent=scripted"

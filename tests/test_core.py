@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_codeprobe.text import dollars, span
+from pytest_codeprobe.amounts import dollars, span
 from tests.front_door import clean_environment
 
 _PROGRAM = """

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import sys
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_codeprobe.text import REDACTED, Redactor, ending, json_line, one_line, shorten
 from tests.front_door import Project, Run, scripted
@@ -161,3 +165,23 @@ def test_what_is_printed_before_the_kept_end_is_cut_at_a_mark(tmp_path: Path) ->
     assert tail(log, 100) == "x" * 100
     assert tail(log, 10) == "…" + "x" * 10
     assert os.path.getsize(log) == 100  # noqa: PTH202
+
+
+@given(
+    secret=st.text(st.characters(codec="utf-8"), min_size=8, max_size=40),
+    before=st.binary(max_size=7),
+    behind=st.binary(max_size=7),
+)
+def test_nothing_of_it_is_left_in_base64_or_in_a_url(secret: str, before: bytes, behind: bytes) -> None:
+    """Of base64 the characters at its edges, which hold bits of what stands beside it, and so at most five of the secret's."""
+    known = Redactor([secret])
+    raw = secret.encode()
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        text = known.text(encode(before + raw + behind).decode())
+        at = len(before)
+        whole = encode(before + raw + behind).decode()
+        inner = whole[-(-at * 8 // 6) : (at + len(raw)) * 8 // 6]
+        assert inner not in text
+        assert REDACTED in text
+    for quoted in (quote(secret, safe=""), quote_plus(secret)):
+        assert known.text(f"https://x/?a={quoted}&b") == f"https://x/?a={REDACTED}&b"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -24,13 +26,20 @@ KEYS = {
 DECLARED = {"SERVICE_PASSWORD": "declared-p4ssw0rd-xyz"}
 SHORT = "1234567"  # too short to be replaced without harm
 SPREAD = """
-import json, os, sys
+import base64, json, os, re, sys
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 secrets = json.loads(Path(os.environ["LIST"]).read_text())
 for s in secrets:
     for form in ("raw " + s, json.dumps({"k": s}), json.dumps(s, ensure_ascii=False)):
         sys.stdout.buffer.write(form.encode() + b"\\n")
     sys.stderr.buffer.write(s.encode() + b"\\n")
+    for before in ("", "u", "us"):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            sys.stdout.buffer.write(b"Basic " + encode(f"{before}{s}:x".encode()) + b"\\n")
+    for quoted in (quote(s, safe=""), quote_plus(s)):
+        print("https://x/?key=" + quoted, re.sub("%..", lambda code: code[0].lower(), quoted), file=sys.stderr)
+    Path(f"b{len(s)}.txt").write_bytes(base64.b64encode(b"user:" + s.encode()))
 Path("plain.txt").write_text("harmless\\n")
 Path("out.txt").write_text("\\n".join(secrets) + "\\n")
 Path("data.json").write_text(json.dumps(secrets))
@@ -43,9 +52,14 @@ os.symlink("out.txt", "link")
 
 
 def forms() -> Iterator[bytes]:
-    """Each secret, raw and as JSON spells it."""
+    """Each secret, raw, as JSON spells it, in base64 but for its edges, in a URL."""
     for secret in (*KEYS.values(), *DECLARED.values()):
         yield secret.encode()
+        for before in range(3):
+            inner = secret.encode()[(3 - before) % 3 :]  # from where a group of three begins
+            inner = inner[: len(inner) // 3 * 3]
+            yield from (base64.b64encode(inner), base64.urlsafe_b64encode(inner))
+        yield from (quote(secret, safe="").encode(), quote_plus(secret).encode())
         yield json.dumps(secret)[1:-1].encode()
         yield json.dumps(secret, ensure_ascii=False)[1:-1].encode()
 

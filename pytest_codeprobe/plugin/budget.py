@@ -6,12 +6,12 @@ import contextlib
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from pytest_codeprobe.amounts import dollars, span
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.context import CENT_FRACTION
 from pytest_codeprobe.plugin.refusal import refused
 from pytest_codeprobe.run.book import RunBook
 from pytest_codeprobe.run.budget import Fates, ledger_lost, money_used_up, refuse, time_used_up, unheld
-from pytest_codeprobe.text import dollars, span
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from pytest_codeprobe.amounts import span
 from pytest_codeprobe.model.result import VERDICTS
 from pytest_codeprobe.plugin.failure import money
 from pytest_codeprobe.run.envelope import interval
@@ -12,7 +13,6 @@ from pytest_codeprobe.run.final import Final
 from pytest_codeprobe.run.plan import PlannedTrial
 from pytest_codeprobe.run.proportion import gate_of
 from pytest_codeprobe.run.suites import group_name
-from pytest_codeprobe.text import span
 
 _SHOWN = 10  #: repeated tasks
 _HEAD = ("variant", "trials", "passed", "failed", "error", "pass rate", "95 % interval", "score", "cost", "mean time")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_codeprobe.amounts import dollars, span
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.result import DRY_RUN
 from pytest_codeprobe.plugin.checks import maker_of_sandboxes
@@ -21,7 +22,7 @@ from pytest_codeprobe.plugin.collect import TaskItem, no_agent
 from pytest_codeprobe.plugin.marked import MARKED
 from pytest_codeprobe.run.asking import Answer, ask_versions
 from pytest_codeprobe.run.estimate import History, estimate
-from pytest_codeprobe.text import dollars, one_line, span
+from pytest_codeprobe.text import one_line
 from pytest_codeprobe.trial.dry import DryChecks
 
 if TYPE_CHECKING:

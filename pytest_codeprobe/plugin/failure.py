@@ -9,11 +9,12 @@ from pathlib import Path
 import pluggy
 import pytest
 
+from pytest_codeprobe.amounts import dollars
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.model.result import CriterionResult, TrialResult
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.run.plan import PlannedTrial
-from pytest_codeprobe.text import dollars, one_line, plain, shorten
+from pytest_codeprobe.text import one_line, plain, shorten
 
 _MAX_FILES = 20
 _MAX_WARNINGS = 5

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_codeprobe.amounts import span
 from pytest_codeprobe.model.result import VERDICTS
 from pytest_codeprobe.options import spelled
 from pytest_codeprobe.plugin.collect import no_agent
@@ -21,7 +22,7 @@ from pytest_codeprobe.run.envelope import money as run_money
 from pytest_codeprobe.run.final import Final
 from pytest_codeprobe.run.plan import PlannedTrial
 from pytest_codeprobe.run.suites import GateResult
-from pytest_codeprobe.text import one_line, span
+from pytest_codeprobe.text import one_line
 
 if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live

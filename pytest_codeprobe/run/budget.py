@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_codeprobe.amounts import dollars, span
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.context import CENT_FRACTION, Balance, Registry
 from pytest_codeprobe.model.prices import Prices
 from pytest_codeprobe.run.plan import PlannedTrial
-from pytest_codeprobe.text import dollars, one_line, span
+from pytest_codeprobe.text import one_line
 
 if TYPE_CHECKING:
     from pytest_codeprobe.run.ledger import Refused

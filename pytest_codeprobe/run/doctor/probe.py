@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from pytest_codeprobe.amounts import dollars, span
 from pytest_codeprobe.model.config import AgentConfig, RunLimits, SandboxConfig
 from pytest_codeprobe.model.result import TrialResult
 from pytest_codeprobe.model.trial import Trial
@@ -14,7 +15,6 @@ from pytest_codeprobe.run.spool import Spool
 from pytest_codeprobe.run.stops import StopFolder
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import remove_tree
-from pytest_codeprobe.text import dollars, span
 from pytest_codeprobe.trial.run import MakeSandbox, run
 
 _NAME = "probe"
