@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pytest_codeprobe.sandboxes.visible import narrowed, program_places
 from tests.doc_pages import DOCS, rows, section
 from tests.enclosures import HELD, NOT_TRIED, TRIES, lay, name_of, server
 from tests.front_door import Project, scripted
+from tests.test_parity import fill, outcome
 
 DRIVER = "--codeprobe-driver=bubblewrap"
 WRITE = {"write": {"path": "out.txt", "content": "x"}}
@@ -155,3 +157,22 @@ def test_the_table_of_the_docs() -> None:
     table = {row[0]: tuple(row[1:]) for row in rows(section(DOCS / "security.md", "What an agent tries"))}
     words = {True: "held", False: "not held"}
     assert table == {try_: tuple(words[try_ in HELD[driver]] for driver in ("tempdir", "bubblewrap")) for try_ in TRIES}
+
+
+def test_the_same_as_under_tempdir(project: Project) -> None:
+    """Outcomes, ids, records, counts, exit code, JUnit; but what says which driver it was.
+
+    And how bwrap tells of a signal, as a shell does; what outlives a command it ends itself, so that our keeper sees none of it.
+    """
+    fill(project)
+    seen = {}
+    for driver in ("tempdir", "bubblewrap"):
+        args = ("tests", "tasks", "ztests", f"--codeprobe-run-dir={driver}", "--codeprobe-agent=scripted", f"--codeprobe-driver={driver}")
+        found = outcome(project.run(*args, "--codeprobe-jobs=4").assert_consistent())
+        for record in filter(None, found["records"].values()):
+            record.pop("fingerprint")  # a session in another place is another session
+        text = json.dumps(found, sort_keys=True).replace(driver, "DRIVER")
+        text = re.sub(r'"exit_status": -(\d+)', lambda m: f'"exit_status": {128 + int(m[1])}', text)
+        seen[driver] = re.sub(r'"left_processes": \d+', "", text)
+    differ = [pair for pair in zip(*(map(str.strip, seen[d].split(",")) for d in sorted(seen)), strict=True) if pair[0] != pair[1]]
+    assert differ == []
