@@ -85,7 +85,12 @@ def test_what_a_killed_run_left_is_removed(project: Project) -> None:
     root = project.environment["TMPDIR"]
     named = [{"path": str(folder), "pid": pid_of(folder)} for folder in folders]
     told = answer(project.codeprobe("clean", "--dry-run", "--json"))
-    assert told["data"] == {"dry_run": True, "root": root, "folders": [{**each, "removed": False, "left": None} for each in named]}
+    assert told["data"] == {
+        "dry_run": True,
+        "root": root,
+        "folders": [{**each, "removed": False, "left": None} for each in named],
+        "groups": [],
+    }
     for folder in folders:
         assert f"would remove {folder}" in project.codeprobe("clean", "--dry-run").stdout
     assert left(project) == folders

@@ -111,7 +111,7 @@ def test_a_task_without_an_agent_of_its_own_keeps_to_that(tmp_path: Path) -> Non
         ("agent: {type: codex}", "5:15", "agent 'codex' is not available yet"),
         ("sandbox: {network: off}", "5:20", "sandbox.network: off needs driver bubblewrap or docker"),
         ("sandbox: {network: [a.b, c]}", "5:20", "sandbox.network: [a.b, c] needs driver bubblewrap or docker"),
-        ("sandbox: {limits: {memory_mb: 3}}", "5:31", "sandbox.limits.memory_mb: 3 needs driver bubblewrap or docker"),
+        ("sandbox: {limits: {disk_mb: 3}}", "5:29", "sandbox.limits.disk_mb: 3 needs driver bubblewrap or docker"),
         ("sandbox: {docker: {image: x}}", "5:19", "sandbox.docker needs driver docker"),
         ("sandbox: {setup: {python: {packages: [a]}}}", "5:27", "sandbox.setup.python is not available yet"),
         ("sandbox: {template_sources: [{type: repo, url: x}]}", "5:30", "a template source of type repo is not available yet"),
@@ -139,7 +139,7 @@ def test_what_says_the_default_is_fine(tmp_path: Path, line: str) -> None:
     ("sandbox", "note"),
     [
         ({"network": "off"}, "sandbox.network: off needs driver bubblewrap or docker; it is left out"),
-        ({"limits": {"pids": 3}}, "sandbox.limits.pids: 3 needs driver bubblewrap or docker; it is left out"),
+        ({"limits": {"disk_mb": 3}}, "sandbox.limits.disk_mb: 3 needs driver bubblewrap or docker; it is left out"),
         ({"template_sources": [{"type": "repo", "url": "x"}]}, "a template source of type repo is not available yet; it is left out"),
     ],
 )

@@ -28,9 +28,9 @@ if sys.platform != "linux":
     raise SystemExit(f"the keeper needs Linux, not {sys.platform}")
 
 if TYPE_CHECKING:
-    from pytest_codeprobe.children.process_tree import children_of, drain, signal_pipe, signal_tree
+    from pytest_codeprobe.children.process_tree import children_of, drain, put_into, signal_pipe, signal_tree
 else:
-    from process_tree import children_of, drain, signal_pipe, signal_tree
+    from process_tree import children_of, drain, put_into, signal_pipe, signal_tree
 
 NEVER = float("inf")
 LOOK, LEAVE = signal.SIGUSR1, signal.SIGUSR2  # from the spawner: look into the stop folder; the owner is gone
@@ -224,15 +224,20 @@ class Keeper:
     def launch(self, request: dict[str, Any], targets: list[int]) -> int:
         """The process that is the command, in a session of its own, with these descriptors as 0, 1, 2 and in our folder."""
         # A vfork: no second copy of this process. All other descriptors here are close-on-exec.
-        return os.posix_spawn(
-            request["program"],
-            request["argv"],
-            request["env"],
-            file_actions=[(os.POSIX_SPAWN_DUP2, fd, index) for index, fd in enumerate(targets)],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=IGNORED_HERE,
-        )
+        groups, ours = [group for group, _ in request["groups"]], [own for _, own in request["groups"]]
+        try:
+            put_into(0, groups)  # us for that moment: the command must be in them before it can start anything
+            return os.posix_spawn(
+                request["program"],
+                request["argv"],
+                request["env"],
+                file_actions=[(os.POSIX_SPAWN_DUP2, fd, index) for index, fd in enumerate(targets)],
+                setsid=True,
+                setsigmask=(),
+                setsigdef=IGNORED_HERE,
+            )
+        finally:
+            put_into(0, ours)
 
     # --- the end
 

@@ -39,6 +39,13 @@ def signal_tree(roots: Iterable[int], numbers: Iterable[int], spare: str = "") -
             continue  # gone; or of another user, then the tree never gets empty and the owner is told so
 
 
+def put_into(pid: int, groups: Iterable[str]) -> None:
+    """Put a process, 0 for this one, into control groups; what it starts from then on is in them too. OSError."""
+    for group in groups:
+        with open(f"{group}/cgroup.procs", "wb", buffering=0) as file:
+            file.write(b"%d" % pid)
+
+
 def program_of(pid: int) -> str:
     """The name that the kernel shows for a process, at most 15 characters. OSError if it is gone."""
     with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:

@@ -31,11 +31,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from pytest_codeprobe.children.keeper import IGNORED_HERE, LEAVE, LOOK, Keeper, rlimit
+    from pytest_codeprobe.children.process_tree import put_into
     from pytest_codeprobe.children.spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, channel_of, checked, libc
 else:
     _path = list(sys.path)
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # -I keeps the script's own folder out
     from keeper import IGNORED_HERE, LEAVE, LOOK, Keeper, rlimit
+    from process_tree import put_into
     from spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, channel_of, checked, libc
 
     sys.path[:] = _path
@@ -59,7 +61,8 @@ class WarmKeeper(Keeper):
         self.child, self.line = child, line
 
     def launch(self, request: dict[str, Any], targets: list[int]) -> int:
-        """Tell it what it is. Should it never hear that, it ends when the tree is ended, as any child does."""
+        """Put it into its groups and tell it what it is. Should it never hear that, it ends when the tree is ended, as any child does."""
+        put_into(self.child, [group for group, _ in request["groups"]])
         with self.line as line:
             socket.send_fds(line, [b"\n"], targets)
             line.sendall(json.dumps({key: request[key] for key in ("argv", "env", "cwd", "rlimits")}).encode())

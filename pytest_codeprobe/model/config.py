@@ -46,6 +46,10 @@ class SandboxLimits(Model):
     disk_mb: Int | None = Positive
     output_mb: Float = Field(default=256, gt=0)
 
+    def said(self, name: str) -> str:
+        """One of them, as a sentence names it."""
+        return f"sandbox.limits.{name} = {getattr(self, name):g}"
+
 
 _NO_LIMITS = SandboxLimits()
 

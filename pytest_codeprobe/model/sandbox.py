@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: what a process is for: decides which stop of the run ends it, and which environment rules hold
 Role = Literal["session", "grader", "setup", "post_run"]
+#: limits of sandbox.limits that a process tree hits as a whole, as causes of its end
+RESOURCES = ("memory_mb", "pids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class ProcessLimits:
     output_bytes: int | None = None  #: of stdout and stderr together; then both must be regular files. None: not held
     rlimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)  #: NAME without RLIMIT_: (soft, hard)
     wrapper: str = ""  #: program name that TERM spares, such as bwrap
+    groups: Sequence[tuple[str, str]] = ()  #: folders of control groups for the command, each with that of the keeper's own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +36,16 @@ class ProcessExit:
     """How a process tree ended; nothing of it is left, except where `proved` is false."""
 
     status: int | None  #: exit status, -N for signal N, None if it was not seen to end
-    cause: str  #: exit, stopped, stopped:<reason of the run>, timeout, output, "log: why", "enclosure: why", owner, lost (the keeper died)
+    #: exit, stopped, stopped:<reason of the run>, timeout, output, of RESOURCES, "log: why", "enclosure: why", owner, lost (no keeper)
+    cause: str
     user: float = 0.0  #: CPU seconds
     system: float = 0.0  #: CPU seconds
     max_rss_kb: int = 0  #: of the largest single process
     left: int = 0  #: processes that outlived the command and were ended
     output_bytes: int = 0
     proved: bool = True  #: false: it can't be shown that nothing is alive; such a trial is an error
+    throttled: int = 0  #: of `periods`, those in which it had used up its processors (sandbox.limits.cpus)
+    periods: int = 0
 
     @property
     def stopped(self) -> str | None:

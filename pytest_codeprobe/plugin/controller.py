@@ -33,7 +33,7 @@ from pytest_codeprobe.run.book import RunBook
 from pytest_codeprobe.run.final import final_of
 from pytest_codeprobe.run.folder import point_latest
 from pytest_codeprobe.run.resume import rebuild_gates
-from pytest_codeprobe.sandboxes import sweep
+from pytest_codeprobe.sandboxes import sweep, sweep_groups
 from pytest_codeprobe.text import write_whole
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Controller:
         if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
         self.ending.warnings.extend(f"swept: {path}, left by a run that was killed" for path in sweep(Path(tempfile.gettempdir())))
+        self.ending.warnings.extend(f"swept: control group {group}, left by a run that was killed" for group in sweep_groups())
         if not self._closed:
             self.gate.planned()
         self.follower.start()

@@ -6,13 +6,19 @@ from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.model.sandbox import Driver
 from pytest_codeprobe.sandboxes.bubblewrap import BubblewrapDriver
+from pytest_codeprobe.sandboxes.hierarchies import take_away as take_away_groups
 from pytest_codeprobe.sandboxes.sweep import sweep
 from pytest_codeprobe.sandboxes.tempdir import TempdirDriver
 
-__all__ = ["BUILTIN", "choose", "registered", "sweep"]
+__all__ = ["BUILTIN", "choose", "registered", "sweep", "sweep_groups"]
 
 #: the drivers that come with the package
 BUILTIN: tuple[Driver, ...] = (TempdirDriver(), BubblewrapDriver())
+
+
+def sweep_groups() -> list[str]:
+    """Remove the control groups whose owner is dead, and what is in them; those removed."""
+    return [folder for folder, gone in take_away_groups() if gone]
 
 
 def registered(name: str, registry: Registry) -> Driver:

@@ -18,7 +18,9 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessExit, ProcessLimits, Role, WarmProgram
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.sandboxes import cgroups
 from pytest_codeprobe.sandboxes.changes import MAX_FILE_BYTES
+from pytest_codeprobe.sandboxes.held import HeldProcess
 from pytest_codeprobe.sandboxes.leftout import what_grades
 from pytest_codeprobe.sandboxes.openfiles import limits_of_start
 from pytest_codeprobe.sandboxes.sweep import new_folder
@@ -69,6 +71,7 @@ class BaseSandbox:
 
     driver = ""
     wrapper = ""  #: name of the program that `enclosed` starts in the command's place; TERM spares it
+    wrappers = 0  #: processes of it, which do not count for `pids`
 
     def __init__(self, trial: Trial, context: Context, templates: TemplateStore) -> None:
         self.trial, self.context = trial, context
@@ -78,6 +81,12 @@ class BaseSandbox:
         self._template: Path | None = None
         self._space: Workspace | None = None
         self._numbers = itertools.count(1)
+        self._groups: list[cgroups.Group] = []  # of all that was started
+
+    @property
+    def unheld(self) -> Sequence[str]:
+        """Sentences on limits that are set and that this machine can't hold; the same in each sandbox."""
+        return cgroups.unheld(self.trial.sandbox.limits)
 
     @property
     def root(self) -> Path:
@@ -170,8 +179,14 @@ class BaseSandbox:
         OSError if it can't be started, or a log file is there already.
         """
         env = self.context.network.environment(self.trial, role, command.env)
-        limits = dataclasses.replace(limits, rlimits={**self.rlimits(), **limits.rlimits}, wrapper=self.wrapper)
         enclosed = self.enclosed(dataclasses.replace(command, env=env), role, stderr)
+        group = self._group()
+        limits = dataclasses.replace(
+            limits,
+            rlimits={**self.rlimits(), **limits.rlimits},
+            wrapper=self.wrapper,
+            groups=group.doors if group is not None else (),
+        )
         opened: list[int] = []
         try:
             stdin = command.stdin_fd
@@ -197,10 +212,28 @@ class BaseSandbox:
                 stop_dir=str(self.context.stops.folder),
                 warm=self.warm(command),
             )
-            return enclosed.watched(process)
+            if group is not None:
+                group.settle()
+        except BaseException as error:
+            if group is not None:
+                group.remove()
+                if isinstance(error, OSError) and str(error.filename).endswith("/cgroup.procs"):
+                    raise failed("sandbox.limits: no process can be put into", error, Path(error.filename)) from error
+            raise
         finally:
             for fd in opened:
                 os.close(fd)
+        return enclosed.watched(process if group is None else HeldProcess(process, group, limits.grace))
+
+    def _group(self) -> cgroups.Group | None:
+        """What holds the next process tree to the trial's limits."""
+        try:
+            group = cgroups.make(self.trial.sandbox.limits, beside=self.wrappers)
+        except OSError as error:
+            raise failed("sandbox.limits: no control group could be made in", error, Path(error.filename or "/sys/fs/cgroup")) from error
+        if group is not None:
+            self._groups.append(group)
+        return group
 
     def run(self, command: Command, *, role: Role, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
         """Start a short command, wait for it and read its output: at most `output_bytes` of each stream, head and tail.
@@ -267,8 +300,9 @@ class BaseSandbox:
         """Remove everything; a list of what could not be removed, at most 20 paths. Idempotent."""
         if self._root is None:
             return []
-        left = remove_tree(self._root)
+        left = [*remove_tree(self._root), *(folder for group in self._groups for folder in group.remove())]
         if not left:
+            self._groups = []
             self._root = self._space = None
             self._parts = {}
         return left

@@ -53,6 +53,7 @@ class BubblewrapSandbox(BaseSandbox):
 
     driver = "bubblewrap"
     wrapper = PROGRAM
+    wrappers = 2  # one outside, and the first process inside
 
     def __init__(self, trial: Trial, context: Context, templates: TemplateStore, program: str) -> None:
         super().__init__(trial, context, templates)
@@ -176,15 +177,12 @@ class BubblewrapDriver:
             return self._tried[program]
 
     def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
-        """What it can't hold: resources, and networks that are neither on nor off."""
+        """What it can't hold: disk, and networks that are neither on nor off."""
         config, missing = trial.sandbox, []
         if config.network not in ("on", "off"):
             missing.append(("sandbox.network", "a driver with a gateway"))
-        missing += [
-            (f"sandbox.limits.{name}", "driver docker")
-            for name in ("memory_mb", "cpus", "pids", "disk_mb")
-            if getattr(config.limits, name) is not None
-        ]
+        if config.limits.disk_mb is not None:
+            missing.append(("sandbox.limits.disk_mb", "driver docker"))
         if config.docker is not None:
             missing.append(("sandbox.docker", "driver docker"))
         return missing

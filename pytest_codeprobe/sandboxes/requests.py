@@ -49,6 +49,7 @@ def make_request(
         "output_bytes": limits.output_bytes,
         "rlimits": {name: list(pair) for name, pair in limits.rlimits.items()},
         "wrapper": limits.wrapper,
+        "groups": list(limits.groups),
         "agent": agent,
         "stop_dir": _absolute(stop_dir) if stop_dir else "",
         "stopped_by": sorted(STOPPED_BY[role]),

@@ -37,15 +37,12 @@ class TempdirDriver:
         return None if os.name == "posix" else "sessions need Linux or macOS"
 
     def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
-        """What this driver can't hold: network and resources."""
+        """What this driver can't hold: network and disk."""
         config, found = trial.sandbox, []
         if config.network != "on":
             found.append(("sandbox.network", _ISOLATING))
-        found += [
-            (f"sandbox.limits.{name}", _ISOLATING)
-            for name in ("memory_mb", "cpus", "pids", "disk_mb")
-            if getattr(config.limits, name) is not None
-        ]
+        if config.limits.disk_mb is not None:
+            found.append(("sandbox.limits.disk_mb", _ISOLATING))
         if config.docker is not None:
             found.append(("sandbox.docker", "driver docker"))
         return found

@@ -11,7 +11,7 @@ from typing import Literal
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import LimitHit
-from pytest_codeprobe.model.sandbox import Command, CommandResult, Sandbox
+from pytest_codeprobe.model.sandbox import RESOURCES, Command, CommandResult, Sandbox
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.trial.environment import command_environment, make_tools, with_host
@@ -79,6 +79,10 @@ class TaskCommands:
             self.post_run_due = True
             result = self.run(sandbox, entry.command, min(entry.timeout, max(0.001, until - monotonic())), log=log, is_tasks=True)
             self._check(until, left)
+            if result.exit.cause in RESOURCES and entry.fail_on_error:
+                limits, name = self._trial.sandbox.limits, result.exit.cause
+                self.limit = LimitHit(name=name, value=float(getattr(limits, name)))
+                raise CodeprobeError("SANDBOX_FAILED", f"pre_run {entry.command!r} hit {limits.said(name)}", remediation="Raise the limit.")
             if result.exit.status != 0 and entry.fail_on_error:
                 why = "took too long" if result.exit.cause == "timeout" else f"exited {result.exit.status}"
                 raise CodeprobeError(
@@ -106,7 +110,7 @@ class TaskCommands:
         for entry in self._trial.post_run:
             try:
                 result = self.run(sandbox, entry.command, entry.timeout, log=None, role="post_run", is_tasks=True)
-                if result.exit.status != 0:
+                if result.exit.status != 0 or result.exit.cause in RESOURCES:
                     failures.append(f"post_run {entry.command!r}: status {result.exit.status}, {result.exit.cause}")
             except (Stopped, CodeprobeError) as trouble:
                 failures.append(f"post_run {entry.command!r}: {trouble}")

@@ -259,6 +259,7 @@ class TrialRun:
         sandbox = self._make_sandbox(self.trial, self.context)
         sandbox.prepare()
         self._sandbox = sandbox
+        self._store.warnings.extend(w for w in getattr(sandbox, "unheld", ()) if w not in self._store.warnings)
         self._log = TrialLog(sandbox.logs / "trial.log")
         self._log.logger.info("attempt %d of %s in %s", self._attempts.number, self.trial.node_id, sandbox.driver)
         self._criteria.preflight(self._evidence(()))

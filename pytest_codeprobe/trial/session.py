@@ -16,7 +16,7 @@ from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.config import RunLimits
 from pytest_codeprobe.model.context import Context, reason_of
 from pytest_codeprobe.model.result import AgentInfo, LimitHit, Usage
-from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits
+from pytest_codeprobe.model.sandbox import RESOURCES, Command, Process, ProcessExit, ProcessLimits
 from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.text import one_line, shorten
 from pytest_codeprobe.trial.drift import ENOUGH, DriftCheck
@@ -33,6 +33,7 @@ LINGER = 10.0  #: seconds that a CLI may stay after its final event
 OWN_END = 5.0  #: seconds in which a CLI may end its session itself, over a limit that it holds too
 OWN_END_MONEY = 0.5  #: the same for `max_usd`: what it does meanwhile costs more
 _NO_ROOM = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ECHILD)  # of this machine, whatever is to be started
+_SAME = {name: name for name in RESOURCES}
 Until = Callable[[SessionParser], str | None]  #: why a session is to end, by what its parser knows; None: it goes on
 _TAIL = 16_000  # bytes; the record cuts it once it is redacted
 
@@ -243,7 +244,7 @@ class Session:
             raise
         if ended.trouble is not None:
             raise CodeprobeError("SANDBOX_FAILED", f"session: {ended.trouble}", detail={"cause": ended.cause})
-        why = {"timeout": name, "output": "output_mb"}.get(ended.cause, why)
+        why = {"timeout": name, "output": "output_mb", **_SAME}.get(ended.cause, why)
         stopped, why = _stopped(ended, why, parser)
         stderr_tail = self._request.redact(tail(self.stderr))
         end = parser.end(ended, stopped_for=f"stopped:{stopped}" if stopped else why, stderr_tail=stderr_tail)
@@ -251,6 +252,9 @@ class Session:
             end = self._drift.end(end, parser)
         limit = why if why not in (None, "final", "auth", "patience", "trace", ENOUGH) else end.limit
         self._log.info("session ended: status %s, cause %s, stopped for %s, code %s", ended.status, ended.cause, why, end.code)
+        if ended.periods:
+            held = self._request.trial.sandbox.limits.said("cpus")
+            self._log.info("%s: used up in %d of %d periods", held, ended.throttled, ended.periods)
         usage = usage_of(parser, self._request.context)
         unpriced = model_without_price(parser, usage, self._request.context)
         return SessionOutcome(
@@ -281,8 +285,8 @@ class Session:
         if name is None:
             return None
         if value is None:
-            limits = self._request.trial.limits
-            value = self._request.trial.sandbox.limits.output_mb if name == "output_mb" else getattr(limits, name, None)
+            trial = self._request.trial
+            value = getattr(trial.limits, name, None) or getattr(trial.sandbox.limits, name, None)
         return LimitHit(name=name, value=float(value or 0))
 
     def _start(self, command: SessionCommand, timeout: float) -> Process:

@@ -19,7 +19,7 @@ from pytest_codeprobe.criteria.command.runners import CONFIGURATION, runners_of
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
-from pytest_codeprobe.model.sandbox import Command, CommandResult
+from pytest_codeprobe.model.sandbox import RESOURCES, Command, CommandResult
 from pytest_codeprobe.text import ending, one_line, shorten
 
 _SECONDS = 30.0
@@ -142,7 +142,7 @@ class RunCommand(Criterion):
         if not result.exit.proved:
             raise broken("it can't be shown that the command's processes have ended", result.stderr)
         shown = replace(result, stdout=grading.redact(result.stdout), stderr=grading.redact(result.stderr))  # before any of it is cut
-        problem = self._ended_badly(shown, seconds) or self._output_is_wrong(result, shown) or self._report_is_wrong(grading)
+        problem = self._ended_badly(shown, seconds, grading) or self._output_is_wrong(result, shown) or self._report_is_wrong(grading)
         evidence = _evidence(shown)
         if problem:
             return Score(0.0, problem, evidence)
@@ -153,11 +153,13 @@ class RunCommand(Criterion):
             return Score(0.0, f"the last line of output is no number from 0 to 1: {_last_line(shown.stdout)!r}", evidence)
         return Score(value, f"it printed {_last_line(result.stdout)}", evidence)
 
-    def _ended_badly(self, result: CommandResult, seconds: float) -> str:
+    def _ended_badly(self, result: CommandResult, seconds: float, grading: Grading) -> str:
         if result.exit.cause == "timeout":
             return f"it took longer than {seconds:.3g} s"
         if result.exit.cause == "output":
             return "it wrote more output than is allowed"
+        if result.exit.cause in RESOURCES:
+            return f"it hit {grading.trial.sandbox.limits.said(result.exit.cause)}"
         if result.exit.cause != "exit":
             return f"it was ended: {result.exit.cause}"
         if result.exit.status == self.expected_exit_code:

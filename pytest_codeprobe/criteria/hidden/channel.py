@@ -18,7 +18,7 @@ from pytest_codeprobe.criteria.base import broken
 from pytest_codeprobe.criteria.hidden.layout import pytest_parts, pytest_places
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.criterion import Grading
-from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, ProcessLimits, WarmProgram
+from pytest_codeprobe.model.sandbox import RESOURCES, Command, Process, ProcessExit, ProcessLimits, WarmProgram
 
 OUTPUTS = ("stdout", "stderr")  #: files in the folder of a child
 _CHILDREN = Path(__file__).resolve().parents[2] / "children"
@@ -56,6 +56,7 @@ class Run:
     complete: bool = False  #: the last child sent its final record
     forged: bool = False  #: something else than the runner wrote to the channel
     reason: str = ""  #: how the last child ended otherwise
+    limit: str = ""  #: of sandbox.limits, that one of the children hit
     current: str | None = None  #: test that runs
     importing: str | None = None  #: file that is being imported
     marks: set[str] = field(default_factory=set)
@@ -180,7 +181,9 @@ def run_child(
         raise Stopped(end.stopped)
     if not end.proved or (by_itself and end.trouble is not None and not run.complete):
         raise CodeprobeError("SANDBOX_FAILED", f"the process of the hidden tests: {end.trouble}")
-    run.reason = "" if ending == "end" else _why(ending, end)
+    if end.cause in RESOURCES:
+        run.limit = grading.trial.sandbox.limits.said(end.cause)
+    run.reason = "" if ending == "end" else run.limit or _why(ending, end)
 
 
 def _why(ending: Ending, end: ProcessExit) -> str:

@@ -26,7 +26,7 @@ from pytest_codeprobe.criteria.hidden.layout import (
 from pytest_codeprobe.criteria.hidden.sources import PARSE, Imports, stdlib_conflicts, top_names
 from pytest_codeprobe.model.base import Float, Int, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
-from pytest_codeprobe.model.sandbox import Command
+from pytest_codeprobe.model.sandbox import RESOURCES, Command
 from pytest_codeprobe.text import ending
 
 _SECONDS = 300.0
@@ -135,6 +135,8 @@ class HiddenTests(Criterion):
             result = grading.run(command, timeout=60.0)
         except OSError as error:
             raise broken(f"{python} could not be started: {error}") from error
+        if result.exit.cause in RESOURCES:
+            raise broken(f"the hidden tests can't be read within {grading.trial.sandbox.limits.said(result.exit.cause)}")
         if result.exit.status != 0:
             raise broken(f"a hidden test does not parse: {result.stdout.strip()}", result.stderr)
         return result.stdout

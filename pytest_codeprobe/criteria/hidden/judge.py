@@ -44,7 +44,10 @@ def judge(run: Run, case: Case) -> Score:
         raise broken("no hidden test counts: none was collected, or all are marked xfail", case.output)
     passed = sum(outcome == "passed" for outcome in counted.values())
     tampered = _tampering(run, case)
-    if not run.complete and not run.lost_files and not any(o.startswith("died") for o in tests.values()):
+    if run.limit and not any(run.limit in o for o in tests.values()):
+        problems.append(f"the tests hit {run.limit}")
+        extra += 1
+    elif not run.complete and not run.lost_files and not any(o.startswith("died") for o in tests.values()):
         problems.append(f"the run stopped without its final record ({run.reason})")
         extra += 1
     elif run.complete and not (tampered or problems or case.filtered) and not _canaries(run, case):

@@ -12,6 +12,8 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.sandbox import Driver, ProcessLimits
 from pytest_codeprobe.run.doctor.check import Check, Subject, ask
 from pytest_codeprobe.sandboxes import choose
+from pytest_codeprobe.sandboxes.cgroups import held
+from pytest_codeprobe.sandboxes.hierarchies import Place
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import remove_tree
 
@@ -27,9 +29,25 @@ def checks(subject: Subject) -> Iterator[tuple[str, Callable[[], Sequence[Check]
     """Name and work of each."""
     for name, driver in sorted(subject.context.registry.drivers.items()):
         yield f"driver.{name}", lambda driver=driver: [_driver(subject, driver)]  # type: ignore[misc]  # mypy can't infer a default's type
+    yield "limits", _limits
     for name, (program, arguments) in _LATER.items():
         if name not in subject.context.registry.drivers:
             yield f"driver.{name}", lambda name=name, program=program, arguments=arguments: [_later(subject, name, program, arguments)]  # type: ignore[misc]
+
+
+def _limits() -> list[Check]:
+    """Which limits of sandbox.limits this user can hold here."""
+    found = held()
+    there = [f"{name} (v{place.version})" for name, place in found.items() if isinstance(place, Place)]
+    fix = "Run as root, or where the system has delegated a control group to you; tasks that set it run without it, and say so."
+    missing = [
+        Check(name=f"limits.{name}", status="info", message=f"sandbox.limits.{name} can't be held here: {why}", fix=fix)
+        for name, why in found.items()
+        if isinstance(why, str)
+    ]
+    if not there:
+        return missing
+    return [Check(name="limits", status="pass", message=f"held by control groups: {', '.join(there)}"), *missing]
 
 
 def _uses(subject: Subject, name: str) -> bool:

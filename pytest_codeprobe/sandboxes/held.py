@@ -1,0 +1,70 @@
+"""A process tree in control groups: whoever waits for it looks at their counters, and ends it once a limit was hit."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from time import monotonic
+
+from pytest_codeprobe.model.sandbox import Process, ProcessExit
+from pytest_codeprobe.sandboxes.cgroups import Group
+
+LOOK_EVERY = 0.1  #: seconds
+_OPEN = (
+    "exit",
+    "stopped",
+    "lost",
+)  #: causes of an end that a limit may be behind: it kills some process, which may be the keeper on its way
+
+
+class HeldProcess:
+    """A process whose end is put down to the limit that was hit; then the groups are gone. `grace`: seconds from TERM to KILL."""
+
+    def __init__(self, process: Process, group: Group, grace: float) -> None:
+        self._process, self._group, self._grace = process, group, grace
+        self._lock = threading.Lock()
+        self._looked, self._hit = 0.0, ""
+        self._stopped = False  # before a limit was hit
+        self._exit: ProcessExit | None = None
+
+    def wait(self, timeout: float | None = None) -> ProcessExit | None:
+        """As the process's."""
+        end = None if timeout is None else monotonic() + timeout
+        while True:
+            left = None if end is None else max(0.0, end - monotonic())
+            if self._group.ends and not self._hit:
+                left = LOOK_EVERY if left is None else min(left, LOOK_EVERY)
+            ended = self._process.wait(left)
+            if ended is not None:
+                return self._told(ended)
+            self._look()
+            if end is not None and monotonic() >= end:
+                return None
+
+    def stop(self, grace: float) -> None:
+        """As the process's."""
+        self._stopped = self._stopped or not self._hit
+        self._process.stop(grace)
+
+    def destroy(self, timeout: float = 2.0) -> ProcessExit:
+        """As the process's."""
+        return self._told(self._process.destroy(timeout))
+
+    def _look(self) -> None:
+        now = monotonic()
+        if self._hit or self._stopped or now - self._looked < LOOK_EVERY:
+            return
+        self._looked, self._hit = now, self._group.hit() or ""
+        if self._hit:
+            self._process.stop(self._grace)
+
+    def _told(self, ended: ProcessExit) -> ProcessExit:
+        with self._lock:
+            if self._exit is None:
+                cause = ended.cause
+                if cause in _OPEN and not self._stopped:
+                    cause = self._hit or self._group.hit() or cause
+                throttled, periods = self._group.throttled()
+                self._exit = replace(ended, cause=cause, throttled=throttled, periods=periods)
+                self._group.remove()
+            return self._exit
