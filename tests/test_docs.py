@@ -176,7 +176,7 @@ MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "reference and solution": (Reference, Solution),
 }
 NOT_YET = "Not available yet"
-FOR_SOME_VALUES = {"sandbox.network", "sandbox.template_sources"}  #: refused for some values only
+FOR_SOME_VALUES = {"sandbox.network"}  #: refused for some values only
 
 
 def not_yet() -> set[str]:
@@ -194,7 +194,6 @@ def not_yet() -> set[str]:
         **dict.fromkeys(SandboxConfig.model_fields, "x"),
         "limits": dict.fromkeys(SandboxLimits.model_fields, "x"),
         "setup": {name: {"packages": ["x"]} for name in SandboxSetup.model_fields},
-        "template_sources": [{"type": "repo"}],
     }
     found |= {".".join(str(part) for part in path if not isinstance(part, int)) for path, _ in availability.of_sandbox(sandbox)}
     limits = dict.fromkeys(SandboxLimits.model_fields, 1)
@@ -218,8 +217,6 @@ def test_every_field_of_a_task_is_documented(heading: str) -> None:
     fields = {name for model in MODELS[heading] for name in model.model_fields}
     prefix = "" if heading == "The task" else f"{heading}."
     later = {name for name in fields if is_refused(prefix + name, not_yet())}
-    if heading == "sandbox.template_sources":
-        later = {"url", "commit"}  # of the type that is refused as a whole
     shown = first_column(section(WRITING, heading).partition("\n### ")[0])
     assert sorted(set(shown)) == sorted(fields - later)
 
@@ -262,7 +259,7 @@ def test_every_field_of_a_task_has_an_example() -> None:
     wanted = {*Task.model_fields}
     wanted |= {f"agent.{n}" for n in AgentConfig.model_fields}
     wanted |= {f"sandbox.{n}" for n in SandboxConfig.model_fields} | {f"sandbox.limits.{n}" for n in SandboxLimits.model_fields}
-    wanted |= {f"sandbox.template_sources.{n}" for n in TemplateSource.model_fields if n not in ("url", "commit")}
+    wanted |= {f"sandbox.template_sources.{n}" for n in TemplateSource.model_fields}
     wanted |= {f"sandbox.template_sources.files.{n}" for n in StarterFile.model_fields}
     wanted |= {f"run_limits.{n}" for n in RunLimits.model_fields} | {f"pre_run.{n}" for n in PreRunCommand.model_fields}
     wanted |= {f"solution.{n}" for n in Solution.model_fields} | {f"reference.{n}" for n in Reference.model_fields}

@@ -114,7 +114,6 @@ def test_a_task_without_an_agent_of_its_own_keeps_to_that(tmp_path: Path) -> Non
         ("sandbox: {limits: {disk_mb: 3}}", "5:29", "sandbox.limits.disk_mb: 3 needs driver bubblewrap or docker"),
         ("sandbox: {docker: {image: x}}", "5:19", "sandbox.docker needs driver docker"),
         ("sandbox: {setup: {python: {packages: [a]}}}", "5:27", "sandbox.setup.python is not available yet"),
-        ("sandbox: {template_sources: [{type: repo, url: x}]}", "5:30", "a template source of type repo is not available yet"),
         ("sandbox: {driver: tempdri}", "5:19", "unknown driver 'tempdri' (did you mean 'tempdir'?)"),
     ],
 )
@@ -140,7 +139,6 @@ def test_what_says_the_default_is_fine(tmp_path: Path, line: str) -> None:
     [
         ({"network": "off"}, "sandbox.network: off needs driver bubblewrap or docker; it is left out"),
         ({"limits": {"disk_mb": 3}}, "sandbox.limits.disk_mb: 3 needs driver bubblewrap or docker; it is left out"),
-        ({"template_sources": [{"type": "repo", "url": "x"}]}, "a template source of type repo is not available yet; it is left out"),
     ],
 )
 def test_what_only_a_default_sets_is_left_out_and_noted(tmp_path: Path, sandbox: dict[str, Any], note: str) -> None:

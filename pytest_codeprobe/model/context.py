@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -231,3 +231,4 @@ class Context:
     random: random.Random = field(default_factory=random.Random)
     proportions: Proportions | None = None  #: gates over repeats; None: each repeat stands for itself
     network: Network = field(default_factory=Unheld)  #: holds trials to where they may go
+    warn: Callable[[str], None] = lambda _: None  #: says something once, in the summary and the envelope. From any thread

@@ -59,6 +59,9 @@ class Network(Protocol):
     def has_attempts(self, trial: Trial) -> bool:
         """Whether something that is not allowed was tried so far."""
 
+    def allows(self, host: str, port: int | None) -> bool:
+        """Whether the harness may go there. `port` None: it is not known yet."""
+
     def end(self, trial: Trial) -> CodeprobeError | None:
         """The trial is over: OFFLINE_NET_ATTEMPT where something was tried that is not allowed. What comes later is a new life of it."""
 
@@ -80,6 +83,10 @@ class Unheld:
     def has_attempts(self, trial: Trial) -> bool:
         """See Network."""
         return False
+
+    def allows(self, host: str, port: int | None) -> bool:
+        """See Network."""
+        return True
 
     def end(self, trial: Trial) -> CodeprobeError | None:
         """See Network."""

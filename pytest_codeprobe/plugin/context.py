@@ -42,6 +42,7 @@ def context_of(live: Live) -> Context:
         snapshot=named_snapshot(live),
         scratch=Path(tempfile.gettempdir()),
         network=network_of(live),
+        warn=live.warn,
         proportions=live.proportions,
     )
 

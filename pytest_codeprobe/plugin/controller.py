@@ -280,10 +280,11 @@ class Controller:
             self.state.output.envelope(line)
 
     def _note_agents(self) -> None:
-        from pytest_codeprobe.run.resolved import note_agents
+        from pytest_codeprobe.run.resolved import note_agents, note_commits
 
         try:
             note_agents(self.state.run_dir, self.ending.finals())
+            note_commits(self.state.run_dir)
         except OSError as error:
             self.book.note("lock.json", error)
 

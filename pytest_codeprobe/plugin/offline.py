@@ -28,14 +28,26 @@ def network_of(live: Live) -> Network:
     return offline
 
 
+def needs(live: Live, trial: Trial) -> list[tuple[str, str, int | None]]:
+    """What the trial's workspace has to be fetched from: URL as it may be shown, host, port. Asked under --codeprobe-offline only."""
+    urls = [source for source in trial.sandbox.template_sources if source.url is not None]
+    if not urls or not live.state.options.offline:
+        return []
+    from pytest_codeprobe.sandboxes.sources import repositories_of
+    from pytest_codeprobe.tasks.repositories import shown_url
+
+    asked = ((shown_url(source.url or ""), repositories_of(live.context).asks(source)) for source in urls)
+    return [(shown, place.host, place.port) for shown, place in asked if place is not None]
+
+
 def check_offline(live: Live, plan: Collection[PlannedTrial]) -> None:
     """In the controller, before anything starts: refuse where a credential will not hold, and say what is not held."""
     if not live.state.options.offline:
         return
     from pytest_codeprobe.plugin.refusal import refused
-    from pytest_codeprobe.run.offline.preflight import check_credentials
+    from pytest_codeprobe.run.offline.preflight import check_credentials, check_fetches
 
-    error = check_credentials(plan, live.context)
+    error = check_credentials(plan, live.context) or check_fetches(plan, live.context)
     if error is not None:
         raise refused(error, live.config) from error
     drivers = sorted({"tempdir" if t.driver == "auto" else t.driver for t in plan if t.starts})

@@ -12,6 +12,7 @@ from pytest_codeprobe import __version__
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.plugin.canary import configuration_of
 from pytest_codeprobe.plugin.collect import HasTrial
+from pytest_codeprobe.plugin.offline import needs
 from pytest_codeprobe.plugin.refusal import refused
 from pytest_codeprobe.plugin.timeouts import deadline
 from pytest_codeprobe.run.folder import prepare_place
@@ -25,6 +26,7 @@ from pytest_codeprobe.trial.environment import trial_secrets
 from pytest_codeprobe.trial.fingerprint import template_digests
 
 if TYPE_CHECKING:
+    from pytest_codeprobe.model.config import TemplateSource
     from pytest_codeprobe.model.trial import Trial
     from pytest_codeprobe.plugin.live import Live
 
@@ -53,15 +55,18 @@ def publish(live: Live, given: Sequence[HasTrial], *, calls: bool = False) -> bo
         _shared_place(live.state.run_dir)
     listed = []
     of_trials: list[Trial] = []  #: under resume, those that may be graded again
+    repositories: dict[TemplateSource, None] = {}
     of_task: dict[str, Trial] = {}  #: one trial of each task and variant
     for holder, start in zip(given, starts, strict=True):
         trial = holder.make_trial()
         if start:
             of_task.setdefault(f"{trial.variant_id}:{trial.task_id}", trial)
+            repositories.update((source, None) for source in trial.sandbox.template_sources if source.type == "repo")
         if start and live.resume is not None and not live.resume.ours:
             of_trials.append(trial)
         decision = live.resume.decide(trial, _deadline(holder)) if start and live.resume is not None and not trial.marked else None
-        line = planned(trial, starts=start, configuration=configuration_of(live, trial), decision=decision)
+        fetches = needs(live, trial) if start else ()
+        line = planned(trial, starts=start, configuration=configuration_of(live, trial), decision=decision, fetches=fetches)
         listed.append(line.model_copy(update={"min_passes": None}) if live.state.options.check else line)
         for note in trial.notes if start else ():
             live.warn(note)  # once for a run, however many tasks it holds for
@@ -77,8 +82,17 @@ def publish(live: Live, given: Sequence[HasTrial], *, calls: bool = False) -> bo
     except CodeprobeError as error:
         raise refused(error, live.config) from error
     if first:
+        _hold_commits(live, repositories)
         _write_resolved(live, list(of_task.values()))
     return True
+
+
+def _hold_commits(live: Live, sources: Iterable[TemplateSource]) -> None:
+    """What branches stand for is looked up before any trial starts. Where that can't be told, the trial says so that needs it."""
+    from pytest_codeprobe.sandboxes.sources import repositories_of
+
+    for source in sources:
+        repositories_of(live.context).known(source)
 
 
 def _write_resolved(live: Live, trials: Sequence[Trial]) -> None:

@@ -45,6 +45,7 @@ class PlannedTrial(Model):
     resumed: Literal["keep", "grade"] | None = None  #: under resume: the earlier result stands, or its workspace is graded again
     gated: bool = False  #: under regrade: nothing is kept of it, but it is one of the repeats that its gate was judged by
     again: str = ""  #: under resume: why an earlier result does not stand
+    fetches: tuple[tuple[str, str, int | None], ...] = ()  #: under offline, what its workspace needs of servers: URL, host, port
     configuration: str | None = None  #: how its agent is started, in one word that tells nothing; of a run with a canary
 
     @property
@@ -69,7 +70,14 @@ class PlannedTrial(Model):
         return "held" if status == {"pass": "passed", "fail": "failed"}.get(self.expect) else "fell"
 
 
-def planned(trial: Trial, *, starts: bool = True, configuration: str | None = None, decision: Decision | None = None) -> PlannedTrial:
+def planned(
+    trial: Trial,
+    *,
+    starts: bool = True,
+    configuration: str | None = None,
+    decision: Decision | None = None,
+    fetches: Iterable[tuple[str, str, int | None]] = (),
+) -> PlannedTrial:
     """The plan's line of a trial. `decision`: what resume makes of its earlier result."""
     kind = decision.kind if decision is not None else "run"
     user = trial.simulation.agent if trial.simulation is not None else None
@@ -101,6 +109,7 @@ def planned(trial: Trial, *, starts: bool = True, configuration: str | None = No
         resumed=resumed,
         gated=decision is not None and decision.gated,
         again=decision.why if decision is not None else "",
+        fetches=tuple(fetches),
         configuration=configuration,
     )
 

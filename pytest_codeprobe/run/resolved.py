@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import PIPE
@@ -13,6 +14,7 @@ from pytest_codeprobe import __version__
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.run.final import Final
 from pytest_codeprobe.sandboxes.patch import find_git
+from pytest_codeprobe.sandboxes.sources import NOTES, notes_of
 from pytest_codeprobe.sandboxes.tools import run_tool
 from pytest_codeprobe.tasks.heads import Resolved
 from pytest_codeprobe.tasks.index import digest
@@ -72,6 +74,21 @@ def note_agents(run_dir: Path, finals: Iterable[Final]) -> None:
         return
     content["agents"] = {name: {kind: sorted(values) for kind, values in known.items()} for name, known in sorted(found.items())}
     write_whole(path, json.dumps(content, indent=1) + "\n")
+
+
+def note_commits(run_dir: Path) -> None:
+    """Add which commits the run's repositories stood for, and take away what told its processes so. OSError."""
+    notes = notes_of(run_dir)
+    path = run_dir / _FILE
+    if not notes:
+        return
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # as in note_agents()
+        return
+    content["commits"] = notes
+    write_whole(path, json.dumps(content, indent=1) + "\n")
+    shutil.rmtree(run_dir / NOTES)
 
 
 def git_state(rootdir: Path) -> dict[str, Any] | None:

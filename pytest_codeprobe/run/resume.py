@@ -18,6 +18,7 @@ from pytest_codeprobe.run.folder import RunFolder
 from pytest_codeprobe.run.plan import PlannedTrial
 from pytest_codeprobe.run.planfile import newest_plan, number_of
 from pytest_codeprobe.run.proportion import gate_of
+from pytest_codeprobe.sandboxes.sources import NOTES
 from pytest_codeprobe.trial.fingerprint import changed
 
 SCHEMA = "1"  #: of plan.json
@@ -136,7 +137,8 @@ def make_way(run_dir: Path) -> list[tuple[Path, Path]]:
     for folder in ("stop", "spool"):
         for path in (run_dir / folder).glob("*"):
             path.unlink()
-    _remove_places(run_dir / "gates")
+    for folder in ("gates", NOTES):
+        _remove_places(run_dir / folder)
     return moved
 
 

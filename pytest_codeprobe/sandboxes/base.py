@@ -23,6 +23,7 @@ from pytest_codeprobe.sandboxes.changes import MAX_FILE_BYTES
 from pytest_codeprobe.sandboxes.held import HeldProcess
 from pytest_codeprobe.sandboxes.leftout import what_grades
 from pytest_codeprobe.sandboxes.openfiles import limits_of_start
+from pytest_codeprobe.sandboxes.sources import repositories_of
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import failed, open_regular, remove_tree
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
@@ -58,7 +59,7 @@ class StoreOfRun:
         key = (context.run_id, context.run_dir, scratch_of(context))
         with self._lock:
             if self._store is None or self._store[0] != key:
-                self._store = (key, TemplateStore(key[2]))
+                self._store = (key, TemplateStore(key[2], repositories_of(context), context.warn))
             return self._store[1]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from subprocess import PIPE
 
@@ -61,13 +61,16 @@ def _holds(top: str, hidden: Iterable[str]) -> bool:
 
 
 class LeftOut:
-    """Of one template's folder. `top` and `hidden` are real paths."""
+    """Of one template's folder. `top` and `hidden` are real paths.
 
-    def __init__(self, top: str, hidden: Sequence[str]) -> None:
+    `commit`: the paths of all files, where it is a commit of the repository at `top` that is laid out: git ignores none of them.
+    """
+
+    def __init__(self, top: str, hidden: Sequence[str], *, commit: Collection[str] | None = None) -> None:
         inside = top.rstrip("/") + "/"
-        self._top = top
+        self._top, self._commit = top, commit
         self._hidden = {path.removeprefix(inside) for path in hidden if path.startswith(inside)}
-        self._ignored = _ignored(top) if self._hidden else frozenset()
+        self._ignored = _ignored(top) if self._hidden and commit is None else frozenset()
         for path in list(self._hidden):
             parents = path.split("/")[:-1]
             self._hidden.update("/".join([*parents[:depth], ".git"]) for depth in range(len(parents) + 1))
@@ -78,9 +81,12 @@ class LeftOut:
         if name in _NEVER or path in self._hidden or path in self._ignored:
             return True
         if folder:
-            return is_private(name) or all(os.path.exists(os.path.join(self._top, path, part)) for part in _RUN_DIR)
+            return is_private(name) or all(self._is_there(f"{path}/{part}") for part in _RUN_DIR)
         above, _, cache = parent.rpartition("/")
         return cache == "__pycache__" and "/".join(filter(None, (above, f"{name.partition('.')[0]}.py"))) in self._hidden
+
+    def _is_there(self, path: str) -> bool:
+        return os.path.exists(os.path.join(self._top, path)) if self._commit is None else path in self._commit
 
 
 def _ignored(top: str) -> frozenset[str]:

@@ -18,32 +18,30 @@ from pytest_codeprobe.tasks.paths import leads_out
 
 
 def lay(source: TemplateSource, tree: Path, hidden: Sequence[str]) -> None:
-    """One source over what is there. `hidden`: files and folders, absolute, that no workspace may hold.
+    """One source, a folder or files of the YAML, over what is there. `hidden`: files and folders, absolute, that no workspace may hold.
 
     CodeprobeError SANDBOX_FAILED where it can't be laid, OSError where the disk says no.
     """
     if source.type == "starter_files":
         for file in source.files or ():
             _lay_starter_file(file, tree)
-    elif source.type == "template_dir":
-        target = _folder_in(tree, PurePosixPath(source.mount_point or "."), "mount_point")
+    else:
+        target = folder_in(tree, PurePosixPath(source.mount_point or "."), "mount_point")
         top = Path(source.path or "")
         if not top.is_dir():
             raise CodeprobeError(
                 "SANDBOX_FAILED", f"the template {str(top)!r} is not a folder", remediation="Correct template_sources in the task file."
             )
         _Overlay(top, target, source, hidden).run()
-    else:
-        raise CodeprobeError("SANDBOX_FAILED", "a template source of type 'repo' is not available yet", remediation="Use a template_dir.")
 
 
 def _lay_starter_file(file: StarterFile, tree: Path) -> None:
     relative = PurePosixPath(file.path)
-    parent = _folder_in(tree, relative.parent, "path of a starter file")
+    parent = folder_in(tree, relative.parent, "path of a starter file")
     if relative.name in ("", ".."):
         raise _leaves(file.path, "path of a starter file")
     target = parent / relative.name
-    _clear(target)
+    clear(target)
     target.write_bytes(file.content.encode("utf-8", "surrogatepass"))
     target.chmod(int(file.mode, 8) & 0o777 if file.mode else 0o644)
 
@@ -54,7 +52,7 @@ def _leaves(path: str, what: str) -> CodeprobeError:
     )
 
 
-def _folder_in(tree: Path, relative: PurePosixPath, what: str) -> Path:
+def folder_in(tree: Path, relative: PurePosixPath, what: str) -> Path:
     """The folder inside the tree, made of real folders; what else lies in its way gives way."""
     if leads_out(str(relative)):
         raise _leaves(str(relative), what)
@@ -62,12 +60,13 @@ def _folder_in(tree: Path, relative: PurePosixPath, what: str) -> Path:
     for part in relative.parts:
         folder = folder / part
         if folder.is_symlink() or not folder.is_dir():
-            _clear(folder)
+            clear(folder)
             folder.mkdir()
     return folder
 
 
-def _clear(path: Path) -> None:
+def clear(path: Path) -> None:
+    """Make way at a place of a template in the making."""
     if path.is_dir() and not path.is_symlink():
         _remove_folder(path)
     else:
@@ -124,7 +123,7 @@ class _Overlay:
     def _folder(self, relative: str) -> Path:
         folder = self._made.get(relative)
         if folder is None:
-            folder = self._made[relative] = _folder_in(self._target, PurePosixPath(relative), "path")
+            folder = self._made[relative] = folder_in(self._target, PurePosixPath(relative), "path")
         return folder
 
     def _file(self, relative: str, entry: os.DirEntry[str]) -> None:
@@ -132,7 +131,7 @@ class _Overlay:
         target = self._folder(parent or ".") / name
         if entry.is_symlink():
             self._check_link(entry.path)
-            _clear(target)
+            clear(target)
             copy_link(entry.path, str(target))
         elif not entry.is_file(follow_symlinks=False):
             raise CodeprobeError(
@@ -143,25 +142,27 @@ class _Overlay:
         elif name == ".git" and Path(entry.path).read_bytes()[:7] == b"gitdir:":
             return  # of a worktree or submodule: it would lead the agent's git into the user's own repository
         else:
-            _clear(target)
+            clear(target)
             copy_file(entry.path, str(target))
 
     def _check_link(self, path: str) -> None:
         goal = os.readlink(path)
-        if os.path.isabs(goal) or not _is_inside(os.path.join(os.path.dirname(path), goal), self._real):
-            raise _link_leaves(path, goal)
+        if os.path.isabs(goal) or not is_inside(os.path.join(os.path.dirname(path), goal), self._real):
+            raise link_leaves(path, goal)
 
 
-def _is_inside(path: str, top: str) -> bool:
+def is_inside(path: str, top: str) -> bool:
+    """Whether a path leads to a place at or below `top`, a real path."""
     real = os.path.realpath(path)
     return real == top or real.startswith(top + os.sep)
 
 
-def _link_leaves(path: str, goal: str) -> CodeprobeError:
+def link_leaves(path: str, goal: str, remedy: str = "") -> CodeprobeError:
+    """What is said of a link in a template that leads out of it."""
     return CodeprobeError(
         "SANDBOX_FAILED",
         f"the link {path!r} in a template leads out of it, to {goal!r}",
-        remediation="Make it a relative link that stays inside, or leave it out with 'include'.",
+        remediation=remedy or "Make it a relative link that stays inside, or leave it out with 'include'.",
     )
 
 
@@ -171,5 +172,5 @@ def check_links(tree: Path) -> None:
     for folder, folders, files in os.walk(tree):
         for name in (*folders, *files):
             path = os.path.join(folder, name)
-            if os.path.islink(path) and not _is_inside(path, top):
-                raise _link_leaves(os.path.relpath(path, tree), os.readlink(path))
+            if os.path.islink(path) and not is_inside(path, top):
+                raise link_leaves(os.path.relpath(path, tree), os.readlink(path))

@@ -12,7 +12,7 @@ import shutil
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -20,6 +20,7 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.config import SandboxConfig
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.sandboxes.changes import Baseline
+from pytest_codeprobe.sandboxes.checkout import lay_commit, mount_of
 from pytest_codeprobe.sandboxes.entries import Difference, Records, merge, scan
 from pytest_codeprobe.sandboxes.gitbaseline import write_repository
 from pytest_codeprobe.sandboxes.keeping import keep_tree, move_tree
@@ -28,6 +29,7 @@ from pytest_codeprobe.sandboxes.leftout import below
 from pytest_codeprobe.sandboxes.overlay import check_links, lay
 from pytest_codeprobe.sandboxes.patch import find_git, write_patch
 from pytest_codeprobe.sandboxes.restore import restore
+from pytest_codeprobe.sandboxes.sources import Repositories, cache_of
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import (
     SMALL_BYTES,
@@ -76,10 +78,11 @@ class Workspace(Protocol):
 class Template:
     """A workspace as its sources make it, with its baseline repository. Never written again; `size` in bytes."""
 
-    def __init__(self, tree: Path, records: Records, entries: int, size: int) -> None:
+    def __init__(self, tree: Path, records: Records, entries: int, size: int, repositories: Sequence[Path]) -> None:
         self.tree, self.records, self.size = tree, records, size
         self.small = entries <= SMALL_FILES and size <= SMALL_BYTES
-        self._repository = _repository(tree)
+        self._repositories = repositories
+        self._histories = _inside(repositories)
         self.spoilt: str | None = None  #: a path that was found changed; it is used no more
 
     def check(self) -> str | None:
@@ -98,7 +101,7 @@ class Template:
                 before, after = pair
                 if before is None or after is None or before[:6] != (*after[:4], after.inode & _INODE, after.ctime_ns):
                     return os.fsdecode(pair.path)
-        return None if _repository(self.tree) == self._repository else ".git"
+        return None if _inside(self._repositories) == self._histories else ".git"
 
 
 class TemplateStore:
@@ -108,8 +111,10 @@ class TemplateStore:
     with its last user.
     """
 
-    def __init__(self, parent: Path) -> None:
-        self._parent = parent
+    def __init__(self, parent: Path, repositories: Repositories | None = None, warn: Callable[[str], None] = lambda _: None) -> None:
+        """`repositories`: those of the run; without it names of commits are looked up anew. `warn`: hears what a source did not bring."""
+        self._parent, self._warn = parent, warn
+        self._repositories = repositories or Repositories(os.environ, cache_of(os.environ))
         self._lock = threading.Lock()
         self._folder: Path | None = None
         self._numbers = itertools.count(1)
@@ -167,19 +172,34 @@ class TemplateStore:
         except OSError as error:
             raise failed("no folder could be made for templates in", error, self._parent) from error
         try:
+            for source in config.template_sources:
+                if source.type == "repo":
+                    self._repositories.make_ready(source)  # a server may be slow
             with _MAKING:
-                for source in config.template_sources:
-                    lay(source, tree, hidden)
-                check_links(tree)
-                if config.git == "baseline" and not (tree / ".git").is_dir():
-                    write_repository(tree)
-                return _measured(tree)
+                repositories = self._lay(config, tree, hidden)
+                return _measured(tree, repositories)
         except OSError as error:
             remove_tree(tree)
             raise failed("the workspace's template could not be made:", error) from error
         except CodeprobeError:
             remove_tree(tree)
             raise
+
+    def _lay(self, config: SandboxConfig, tree: Path, hidden: Sequence[str]) -> list[Path]:
+        """All sources over each other; the folders that are repositories."""
+        mounts = [tree]
+        for source in config.template_sources:
+            if source.type == "repo":
+                lay_commit(source, tree, hidden, self._repositories, self._warn)
+                mounts.append(tree / mount_of(source))
+            else:
+                lay(source, tree, hidden)
+        check_links(tree)
+        found = sorted({folder for folder in mounts if folder.is_dir()}, key=lambda folder: len(folder.parts), reverse=True)
+        for folder in found if config.git == "baseline" else ():  # the inner ones first
+            if not (folder / ".git").is_dir():
+                write_repository(folder)
+        return found
 
 
 class _Making:
@@ -199,17 +219,17 @@ def _remove_own(folder: Path, pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # no lane, no lock: the garbage collector may call while this thread holds one
 
 
-def _repository(tree: Path) -> frozenset[tuple[str, int, int]]:
-    """Names, inodes and ctimes of what is in `.git`, which scan() leaves out."""
+def _inside(repositories: Iterable[Path]) -> frozenset[tuple[str, int, int]]:
+    """Names, inodes and ctimes of what is in their `.git`, which scan() leaves out."""
     found = set()
-    for folder, _, names in os.walk(tree / ".git"):
+    for folder, _, names in itertools.chain.from_iterable(os.walk(repository / ".git") for repository in repositories):
         for path in (folder, *(f"{folder}/{name}" for name in names)):
             info = os.lstat(path)
             found.add((path, info.st_ino, info.st_ctime_ns))
     return frozenset(found)
 
 
-def _measured(tree: Path) -> Template:
+def _measured(tree: Path, repositories: Sequence[Path]) -> Template:
     records = Records(str(tree.parent))
     size = 0
     for entry in scan(os.fsencode(tree)):
@@ -220,7 +240,7 @@ def _measured(tree: Path) -> Template:
         entries += len(folders) + len(names)
         if ".git" in folder:
             size += sum((Path(folder) / name).lstat().st_size for name in names)
-    return Template(tree, records, entries, size)
+    return Template(tree, records, entries, size, repositories)
 
 
 class CopiedWorkspace:

@@ -69,9 +69,6 @@ def of_sandbox(sandbox: Mapping[str, Any]) -> Found:
         if any((setup.get(name) or {}).values()):
             path: FieldPath = ("sandbox", "setup", name)
             yield path, f"{dotted(path)} is not available yet"
-    for number, source in enumerate(sandbox.get("template_sources") or ()):
-        if source.get("type") == "repo":
-            yield ("sandbox", "template_sources", number), "a template source of type repo is not available yet"
 
 
 def of_empty_setup(sandbox: Mapping[str, Any]) -> Found:

@@ -19,6 +19,7 @@ from pytest_codeprobe.tasks.dialogs import with_user
 from pytest_codeprobe.tasks.layers import Layer, LayerName, combine, copied, lookup, origins, without_foreign_fields
 from pytest_codeprobe.tasks.load import LoadedTask, LoadSettings
 from pytest_codeprobe.tasks.problems import FieldPath, Problems, dotted, undotted
+from pytest_codeprobe.tasks.repositories import RepositoryProblem, shown_url
 
 _ALWAYS = frozenset({"type", "env", "permission_mode"})  #: agent fields that need no entry in Agent.supports
 _OF_ROWS = ("sandbox", "pre_run", "post_run", "simulation", "agent")  #: settings of an experiment that may name fields of a row
@@ -44,7 +45,7 @@ def _without_values(value: Any, key: str = "") -> Any:
         return {k: "..." if key in _VALUES else _without_values(v, str(k)) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return ["..." if key in _VALUES else _without_values(v, key) for v in value]
-    return plain(value)
+    return shown_url(value) if key == "url" and isinstance(value, str) else plain(value)
 
 
 @dataclass(slots=True)
@@ -263,6 +264,18 @@ class Configuration:
                 self._leave_out(path, message)
         for path, message in list(availability.of_empty_setup(self.values.get("sandbox", {}))):
             self._leave_out(path, message)
+
+        self._hold_repositories()
+
+    def _hold_repositories(self) -> None:
+        """A commit that is not there is found out now, where no server has to be asked for it."""
+        for number, source in enumerate(lookup(self.values, ("sandbox", "template_sources")) or ()):
+            if source.get("type") == "repo":
+                try:
+                    self.settings.commits.check(source, self.loaded.file)
+                except RepositoryProblem as problem:
+                    path: FieldPath = ("sandbox", "template_sources", number, problem.field)
+                    self._add(path, f"'{dotted(path)}' {problem}")
 
     def _wanted(self, path: FieldPath) -> bool:
         """Whether the task, the variant or a flag asks for a field: what nothing holds is a fault then."""

@@ -19,6 +19,7 @@ from pytest_codeprobe.tasks.agent_fields import AgentFields
 from pytest_codeprobe.tasks.checks import check_sandbox
 from pytest_codeprobe.tasks.layers import Layer, copied, lookup
 from pytest_codeprobe.tasks.problems import FieldPath, Problems, dotted
+from pytest_codeprobe.tasks.repositories import secrets_of_url
 from pytest_codeprobe.tasks.resolve import Resolver
 from pytest_codeprobe.tasks.settings import LoadSettings
 from pytest_codeprobe.tasks.spellings import renamed, respelled
@@ -257,6 +258,11 @@ def _secrets(value: Any, name: str) -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _secrets(inner, str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _secrets(inner, name)
+    elif isinstance(value, str) and name == "url":
+        yield from secrets_of_url(value)
     elif isinstance(value, str) and is_secret_name(name) and "$" not in value:
         yield value
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_codeprobe.model.context import Registry
 from pytest_codeprobe.tasks.dialect import Dialect
 from pytest_codeprobe.tasks.paths import Places
+from pytest_codeprobe.tasks.repositories import Commits
 
 if TYPE_CHECKING:
     from pytest_codeprobe.model.agent import Agent
@@ -34,6 +35,11 @@ class LoadSettings:
     def places(self) -> Places:
         """Finds what files name."""
         return Places(self.rootdir, self.template_roots)
+
+    @cached_property
+    def commits(self) -> Commits:
+        """Looks up what template sources of type repo name."""
+        return Commits(self.environ)
 
     @cached_property
     def agents_by_name(self) -> Mapping[str, Agent]:

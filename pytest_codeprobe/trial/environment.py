@@ -17,6 +17,7 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.rows import ROW_FILE, row_variables
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.tasks.repositories import secrets_of_url
 from pytest_codeprobe.text import MIN_SECRET, is_secret_name
 
 _PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
@@ -162,7 +163,8 @@ def _python() -> tuple[str, bytes, tuple[str, ...]]:
 
 def trial_secrets(trial: Trial, context: Context) -> frozenset[str]:
     """Secret values that this trial adds to the run's."""
-    return frozenset(value for value in _declared_secrets(trial, context).values() if len(value) >= MIN_SECRET)
+    of_urls = [part for source in trial.sandbox.template_sources if source.url is not None for part in secrets_of_url(source.url)]
+    return frozenset(value for value in (*_declared_secrets(trial, context).values(), *of_urls) if len(value) >= MIN_SECRET)
 
 
 def short_secrets(trial: Trial, context: Context) -> list[str]:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from pytest_codeprobe import __version__
-from pytest_codeprobe.model.config import AgentConfig
+from pytest_codeprobe.model.config import AgentConfig, TemplateSource
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import Fingerprint
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.leftout import LeftOut, below, what_grades
+from pytest_codeprobe.sandboxes.sources import repositories_of
 from pytest_codeprobe.tasks.layers import lookup
 
 _CHUNK = 1 << 20
@@ -72,7 +73,7 @@ def fingerprint(trial: Trial, context: Context, contents: Contents = _CONTENTS) 
         "agent's files": [read(path) for path in _agent_files(agent)],
         "sandbox": _sandbox(trial),
         "dockerfile": read(sandbox.docker.dockerfile) if sandbox.docker is not None else None,
-        "template": [read(source.path, hidden) for source in sandbox.template_sources],
+        "template": [_laid(source, hidden, context, contents) for source in sandbox.template_sources],
         "pre_run": [command.model_dump(mode="json") for command in trial.pre_run],
         "dialect": trial.host_environment or None,
         "backend": context.options.backend or "direct",
@@ -101,7 +102,8 @@ def fingerprint(trial: Trial, context: Context, contents: Contents = _CONTENTS) 
 def template_digests(trial: Trial, contents: Contents = _CONTENTS) -> dict[str, str | None]:
     """What the folders hold that the trial's workspace is made of, by their paths."""
     hidden = below(what_grades(trial), trial.sandbox.template_sources)
-    return {source.path: contents.digest(source.path, hidden) for source in trial.sandbox.template_sources if source.path is not None}
+    folders = [source.path for source in trial.sandbox.template_sources if source.path is not None and source.type != "repo"]
+    return {path: contents.digest(path, hidden) for path in folders}
 
 
 def changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -116,11 +118,21 @@ def _agent_files(agent: AgentConfig) -> Iterable[str]:
     yield from (str(plugin["path"]) for plugin in agent.plugins or () if plugin.get("path"))
 
 
+def _laid(source: TemplateSource, hidden: Sequence[str], context: Context, contents: Contents) -> Any:
+    """What a source brings. Of a repository that is the commit, however it is named, and wherever the repository lies."""
+    if source.type != "repo":
+        return contents.digest(source.path, hidden)
+    top = os.path.realpath(source.path) + os.sep if source.path is not None else None
+    left_out = [path.removeprefix(top) for path in hidden if path.startswith(top)] if top is not None else []
+    return [repositories_of(context).known(source) or "gone", *left_out]
+
+
 def _sandbox(trial: Trial) -> dict[str, Any]:
     """Without what only bounds the session or only matters for grading; paths are told by what they hold."""
     values = trial.sandbox.model_dump(mode="json", exclude_defaults=True, exclude={"limits", "protected", "ignore_patterns"})
     for source in values.get("template_sources", ()):
-        source.pop("path", None)
+        for name in ("path", "url", "commit"):
+            source.pop(name, None)
     (values.get("docker") or {}).pop("dockerfile", None)
     return _as_spelled(trial, "sandbox", values)
 

@@ -129,6 +129,10 @@ class Offline:
         life = self._lives.get(trial.node_id)
         return life is not None and bool(life.tried)
 
+    def allows(self, host: str, port: int | None) -> bool:
+        """See Network."""
+        return self._policy.allows(host, port)
+
     def end(self, trial: Trial) -> CodeprobeError | None:
         """See Network."""
         life = self._lives.get(trial.node_id)

@@ -10,7 +10,9 @@ from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.agent import CredentialLife
 from pytest_codeprobe.model.clock import stamp
 from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.network import Endpoint
 from pytest_codeprobe.run.plan import PlannedTrial
+from pytest_codeprobe.sandboxes.sources import not_allowed
 
 EXPECTED = 3600.0  #: seconds that a run is expected to take where nobody says it
 
@@ -30,6 +32,13 @@ def check_credentials(trials: Iterable[PlannedTrial], context: Context) -> Codep
         remediation=" ".join([*remedies, *_shorter(first), "Or leave --codeprobe-offline out."]),
         detail={"expected_seconds": expected, "failures": [_facts(agent, life, now) for agent, life in wrong]},
     )
+
+
+def check_fetches(trials: Iterable[PlannedTrial], context: Context) -> CodeprobeError | None:
+    """OFFLINE_PREFLIGHT_FAILED if a workspace needs a commit of a server that may not be reached."""
+    wanted = dict.fromkeys((shown, Endpoint(host, port)) for trial in trials if trial.starts for shown, host, port in trial.fetches)
+    wrong = [(shown, place) for shown, place in wanted if not context.network.allows(place.host, place.port)]
+    return not_allowed("OFFLINE_PREFLIGHT_FAILED", wrong) if wrong else None
 
 
 def _lives(trials: Iterable[PlannedTrial], context: Context) -> Iterator[tuple[str, CredentialLife]]:
