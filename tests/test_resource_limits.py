@@ -8,13 +8,15 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from pytest_codeprobe.sandboxes.hierarchies import Place, owner_of, places
+from pytest_codeprobe.model.config import SandboxLimits
+from pytest_codeprobe.sandboxes.cgroups import Group
+from pytest_codeprobe.sandboxes.hierarchies import CONTROLLERS, Place, owner_of, places
 from tests.front_door import Project, scripted
 from tests.schemas import check
 
@@ -169,6 +171,8 @@ def test_who_can_not_hold_them_is_told(project: Project) -> None:
     told = [f"sandbox.limits.{name} {why} {c!r} that this user may add to" for name, c in (("memory_mb", "memory"), ("pids", "pids"))]
     assert sorted(run.envelope["warnings"]) == told
     assert run.output.count("can't be held here") == 2
+    dry = project.start("tasks", "--codeprobe-agent=scripted", "--codeprobe-dry-run", prefix=hidden).wait()
+    assert dry.output.count("can't be held here") == 2
     program = ("-c", "from pytest_codeprobe.cli import main; main()")
     doctor = project.start("doctor", "--agent=oracle", "--json", program=program, junit=False, prefix=hidden).wait()
     checks = {check["name"]: check for check in json.loads(doctor.stdout)["data"]["checks"] if check["name"].startswith("limits")}
@@ -222,3 +226,69 @@ def test_v1_where_v2_has_no_such_controller(tmp_path: Path) -> None:
         "cpus": Place(1, str(cpu), str(cpu)),  # its own group can't be seen from here
     }
     assert places("25 1 0:5 / / rw - ext4 /dev/vda rw\n", own) == {}
+
+
+# ---- what is written and read, of v2 as of v1
+
+
+V2 = ("memory.max", "memory.swap.max", "memory.events", "cpu.max", "cpu.stat", "pids.max", "pids.events")
+V1 = (
+    *("memory.limit_in_bytes", "memory.swappiness", "memory.oom_control", "memory.failcnt"),
+    *("cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.stat", "pids.max", "pids.events"),
+)
+
+
+Make = Callable[[Literal[1, 2], SandboxLimits], tuple[Group, Path]]
+
+
+@pytest.fixture
+def grouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """A group in a folder whose members have the files of one version, as the kernel makes them."""
+
+    make_plain = os.mkdir
+
+    def make_folder(folder: str, mode: int = 0o777) -> None:
+        make_plain(folder, mode)
+        for name in V2 if "/v2/" in folder else V1:
+            Path(folder, name).write_text("0\n" if name == "memory.failcnt" else "")
+
+    def make(version: Literal[1, 2], limits: SandboxLimits) -> tuple[Group, Path]:
+        parent = tmp_path / f"v{version}"
+        group = Group(dict.fromkeys(CONTROLLERS, Place(version, str(parent), "/home")), limits, beside=2)
+        (folder,) = parent.iterdir()
+        assert group.doors == [(str(folder), "/home")]
+        return group, folder
+
+    for name in ("v1", "v2"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("os.mkdir", make_folder)
+    return make
+
+
+def test_what_v2_is_told_and_asked(grouped: Make) -> None:
+    group, folder = grouped(2, SandboxLimits(memory_mb=64, cpus=0.25, pids=10))
+    written = {name: (folder / name).read_text() for name in V2 if name.endswith("max")}
+    assert written == {"memory.max": str(64 << 20), "memory.swap.max": "0", "cpu.max": "25000 100000", "pids.max": "13"}
+    (folder / "pids.max").write_text("")
+    group.settle()
+    assert (folder / "pids.max").read_text() == "12"
+    assert (group.hit(), group.throttled()) == (None, (0, 0))
+    (folder / "memory.events").write_text("low 0\nmax 9\noom 0\noom_kill 1\n")  # the whole machine had none left
+    assert group.hit() is None
+    (folder / "memory.events").write_text("low 0\nmax 9\noom 2\noom_kill 1\n")
+    assert group.hit() == "memory_mb"
+    (folder / "memory.events").write_text("max 9\noom 2\noom_kill 0\n")
+    (folder / "pids.events").write_text("max 3\n")
+    assert group.hit() == "pids"
+    (folder / "cpu.stat").write_text("usage_usec 5\nnr_periods 9\nnr_throttled 3\n")
+    assert group.throttled() == (3, 9)
+
+
+def test_what_v1_is_told_and_asked(grouped: Make) -> None:
+    group, folder = grouped(1, SandboxLimits(memory_mb=64, cpus=0.001, pids=1 << 30))
+    names = ("memory.limit_in_bytes", "memory.swappiness", "cpu.cfs_period_us", "cpu.cfs_quota_us", "pids.max")
+    assert [(folder / name).read_text() for name in names] == [str(64 << 20), "0", "1000000", "1000", "max"]
+    (folder / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    assert group.hit() is None
+    (folder / "memory.failcnt").write_text("70\n")
+    assert group.hit() == "memory_mb"

@@ -147,6 +147,11 @@ def test_what_only_a_default_sets_is_left_out_and_noted(tmp_path: Path, sandbox:
     assert trial.sandbox == expand_one(tmp_path, MINIMAL, ORACLE).sandbox
 
 
+def test_limits_under_the_names_of_coder_eval(tmp_path: Path) -> None:
+    limits = expand_one(tmp_path, MINIMAL + "sandbox: {limits: {max_memory_mb: 512, max_cpus: 1.5, max_pids: 100}}\n").sandbox.limits
+    assert (limits.memory_mb, limits.cpus, limits.pids) == (512, 1.5, 100)
+
+
 def test_a_driver_that_is_not_there_yet_is_no_fault_of_the_task(tmp_path: Path) -> None:
     trial = expand_one(tmp_path, MINIMAL + "sandbox: {driver: bubblewrap, network: off, limits: {pids: 9}}\n")
     assert (trial.sandbox.driver, trial.sandbox.network, trial.notes) == ("bubblewrap", "off", ())

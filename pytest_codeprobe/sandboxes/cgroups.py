@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 
 from pytest_codeprobe.model.config import SandboxLimits
 from pytest_codeprobe.sandboxes.hierarchies import CONTROLLERS, Place, places, prefix, read, remove, write
+from pytest_codeprobe.sandboxes.tools import run_tool
+from pytest_codeprobe.text import one_line
 
 _PERIODS = (100_000, 1_000_000)  #: microseconds in which a group has its share of processor time; the second for very small ones
 _LEAST_QUOTA = 1000  #: microseconds, the kernel's
@@ -77,14 +78,13 @@ def _try(name: str, place: Place) -> str | None:
         return f"control group {place.parent}: {error.strerror}"
     try:
         (folder, home), = group.doors  # fmt: skip
-        argv = ["/bin/sh", "-c", _THERE_AND_BACK, "sh", folder, home]
-        done = subprocess.run(argv, env={}, stdin=subprocess.DEVNULL, capture_output=True, timeout=20.0)
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return None if done.returncode == 0 else f"no process can be put into control groups in {place.parent}: {said[-1] if said else ''}"
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"control group {place.parent}: {error}"
+        done = run_tool(["/bin/sh", "-c", _THERE_AND_BACK, "sh", folder, home], env={}, timeout=20.0)
+    except OSError as error:
+        return f"control group {place.parent}: {error.strerror or error}"
     finally:
         group.remove()
+    said = done.complaints.decode("utf-8", "replace").strip()
+    return None if done.status == 0 else f"no process can be put into control groups in {place.parent}: {one_line(said, 200)}"
 
 
 class Group:

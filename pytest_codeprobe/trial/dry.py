@@ -19,8 +19,8 @@ from pytest_codeprobe.trial.graders import GradersPlace
 
 #: drivers in which a session and its graders find the programs of this machine
 _SEES_PROGRAMS = frozenset({"tempdir"})
-#: fields of a sandbox that its workspace and the search for programs depend on
-_LAYS_OUT = {"driver", "template_sources", "git", "docker", "setup", "protected", "env", "env_passthrough"}
+#: fields of a sandbox that its workspace, the search for programs and what looks at them depend on
+_LAYS_OUT = {"driver", "template_sources", "git", "docker", "setup", "protected", "env", "env_passthrough", "limits"}
 _SECONDS = 60.0  #: that all preflights of a task have
 
 
@@ -66,6 +66,8 @@ class DryChecks:
         sandbox = choose(trial.sandbox.driver, self._context.registry, self._context).create(trial, self._context)
         try:
             sandbox.prepare()
+            for words in getattr(sandbox, "unheld", ()):
+                self._warn(words)
             self._preflight(trial, sandbox, criteria)
             self._command(trial, agent, sandbox)
         finally:
