@@ -103,6 +103,29 @@ def daemon(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def mute() -> Iterator[tuple[str, threading.Event]]:
+    """A server on loopback that takes connections and never answers. Its address; whether somebody came."""
+    came, kept = threading.Event(), list[socket.socket]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    kept.append(server.accept()[0])
+                    came.set()
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}", came
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in kept:
+                connection.close()
+
+
+@contextlib.contextmanager
 def web(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """A server of plain files on loopback, which git calls dumb: it gives out no single commit. Its address and what it was asked for."""
     asked: list[str] = []

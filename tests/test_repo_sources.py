@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from pytest_codeprobe.sandboxes import objects
 from pytest_codeprobe.sandboxes.sources import Repositories
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore
 from tests.front_door import Project, scripted
-from tests.repositories import FIX, LOOK, bare, commit, daemon, git, web, with_a_fix
+from tests.repositories import FIX, LOOK, bare, commit, daemon, git, mute, web, with_a_fix
 
 
 class Bench:
@@ -220,6 +221,13 @@ def test_hostile_commits_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert not (bench.folder / "outside").exists()
     twice = bench.lay({"path": str(source), "commit": _tree(source, ("120000", "d", "."), ("40000", "d", config))})
     assert files(twice) == {"d/config": "[core]"}  # no link on the way is followed
+    monkeypatch.setattr(objects, "_MAX_PATH", 300)
+    level = config
+    for _ in range(12):
+        level = git(source, "rev-parse", f"{_tree(source, ('40000', 'd' * 30, level))}^{{tree}}")
+    error = bench.refusal(path=str(source), commit=git(source, "commit-tree", "-m", "x", level))
+    assert "holds a path of more than 300 bytes" in error.message
+    monkeypatch.setattr(objects, "_MAX_PATH", 4000)
     monkeypatch.setattr(objects, "MAX_FILES", 1000)
     level = config
     for _ in range(30):
@@ -393,6 +401,9 @@ def test_what_is_wrong_is_said_before_anything_is_paid(project: Project) -> None
     assert kept
     assert not [path for path in kept if secret.encode() in path.read_bytes()]
     assert secret not in run.output
+    dry = project.run("tasks", "--codeprobe-agent=scripted", "--codeprobe-dry-run", env=home(project))
+    assert "SANDBOX_FAILED" in dry.output
+    assert secret not in dry.output
     explained = project.codeprobe("explain", "gone", "--agent", "scripted")
     assert secret not in explained.output
     assert "http://[REDACTED]@127.0.0.1:9/x.gi" in explained.output
@@ -466,3 +477,26 @@ def test_rows_and_workers_share_what_is_fetched(project: Project) -> None:
         assert {event["status"] for event in again.events if event["event"] == "trial_finished"} == {"passed"}
         assert len([line for line in asked if "info/refs?service=git-upload-pack" in line]) == fetched
     assert len([path for path in (project.path.parent / "cache").rglob("*") if path.name in commits]) == 3
+
+
+@pytest.mark.parametrize("scheme", ["git", "http"])
+def test_a_server_that_never_answers_holds_nobody_up(project: Project, scheme: str) -> None:
+    """A run that is interrupted ends at once, in whatever thread the server is waited for; of one that is killed no git is left."""
+    with mute() as (place, came):
+        for n in range(2):
+            repo_task(project, f"t{n}", {"url": f"{scheme}://{place}/x.git", "commit": "1" * 40}, {"run": "true"})
+        run = project.start("tasks", "--codeprobe-agent=scripted", "--codeprobe-jobs=2", env=home(project))
+        run.poll(came.is_set)
+        run.signal(signal.SIGINT)
+        run.wait(30).assert_nothing_left()
+        assert run.code == 2, run.output
+        assert set(run.statuses.values()) == {"not_run"}
+        came.clear()
+        run = project.start("tasks", "--codeprobe-agent=scripted", env=home(project))
+        run.poll(came.is_set)
+        run.signal(signal.SIGKILL)
+        run.wait(30)
+        if scheme == "git":
+            run.assert_nothing_left()
+    assert not [path for path in (project.path.parent / "cache").rglob("1" * 40) if path.is_dir()]
+    run.assert_nothing_left(20)

@@ -4,13 +4,14 @@
 # (names need not be text, links are looked at and not followed: plain calls where Path would do more)
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_codeprobe.model.config import TemplateSource
 from pytest_codeprobe.sandboxes.leftout import LeftOut
-from pytest_codeprobe.sandboxes.objects import EXECUTABLE, LINK, SUBMODULE, Entry, Objects
+from pytest_codeprobe.sandboxes.objects import AHEAD, EXECUTABLE, LINK, SUBMODULE, Entry, Objects
 from pytest_codeprobe.sandboxes.overlay import clear, folder_in, is_inside, link_leaves
 from pytest_codeprobe.sandboxes.sources import Repositories
 from pytest_codeprobe.tasks.repositories import shown_url
@@ -38,8 +39,10 @@ def lay_commit(source: TemplateSource, tree: Path, hidden: Sequence[str], reposi
         entries = list(objects.files(commit))
         top = None if source.path is None else os.path.realpath(source.path)
         left_out = LeftOut(top or "/", hidden if top is not None else (), commit=frozenset(os.fsdecode(e.path) for e in entries))
-        for entry in entries:
-            if not _is_left_out(left_out, os.fsdecode(entry.path)):
+        wanted = _wanted(entries, left_out)
+        while some := list(itertools.islice(wanted, AHEAD)):
+            objects.ask([entry.digest for entry in some if entry.mode != SUBMODULE])
+            for entry in some:
                 laying.lay(entry)
     laying.check_links()
     shown = f"repository {shown_url(source.url) if source.url is not None else source.path!s}"
@@ -49,10 +52,23 @@ def lay_commit(source: TemplateSource, tree: Path, hidden: Sequence[str], reposi
         warn(f"{shown}: files of Git LFS are not fetched, their pointers stand in their place: {_listed(laying.pointers)}")
 
 
-def _is_left_out(left_out: LeftOut, path: str) -> bool:
-    parts = path.split("/")
-    above = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
-    return any(left_out.match(folder, folder=True) for folder in above) or left_out.match(path, folder=False)
+def _wanted(entries: Iterable[Entry], left_out: LeftOut) -> Iterator[Entry]:
+    known = {"": True}  # folders that are brought along, or not
+
+    def is_brought(folder: str) -> bool:
+        unknown = []
+        while folder not in known:
+            unknown.append(folder)
+            folder = folder.rpartition("/")[0]
+        brought = known[folder]
+        for inner in reversed(unknown):
+            brought = known[inner] = brought and not left_out.match(inner, folder=True)
+        return brought
+
+    for entry in entries:
+        path = os.fsdecode(entry.path)
+        if is_brought(path.rpartition("/")[0]) and not left_out.match(path, folder=False):
+            yield entry
 
 
 def _listed(paths: Iterable[bytes]) -> str:
@@ -76,7 +92,8 @@ class _Laying:
         if folder not in self._made:
             self._made[folder] = str(folder_in(self._target, PurePosixPath(os.fsdecode(folder) or "."), "path"))
         place = os.path.join(self._made[folder], os.fsdecode(name))
-        clear(Path(place))
+        if os.path.lexists(place):  # of an earlier source
+            clear(Path(place))
         if entry.mode == SUBMODULE:
             os.mkdir(place)  # noqa: PTH102
             self.submodules.append(entry.path)

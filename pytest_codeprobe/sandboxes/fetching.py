@@ -5,8 +5,11 @@ A store is a bare repository with the objects of one commit: no history, no refe
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import PIPE
 from urllib.parse import urlsplit
@@ -16,7 +19,7 @@ from pytest_codeprobe.model.network import Endpoint
 from pytest_codeprobe.sandboxes.patch import find_git
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.tools import ToolResult, run_tool
-from pytest_codeprobe.sandboxes.trees import remove_tree
+from pytest_codeprobe.sandboxes.trees import PATH, remove_tree
 from pytest_codeprobe.tasks.repositories import OPTIONS, fetching_environment, is_whole_hash, secrets_of_url, shown_url
 from pytest_codeprobe.text import REDACTED, one_line
 
@@ -24,6 +27,8 @@ ASK_SECONDS = 60.0  #: for a server to say what a name stands for
 FETCH_SECONDS = 600.0  #: for one fetch
 _PORTS = {"https": 443, "http": 80, "ssh": 22, "git": 9418}
 _PLAIN = ("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "protocol.version=2", "-c", "fetch.recurseSubmodules=false")
+#: what git starts to talk to a server may outlive it: it gives up by itself, in seconds, where nothing is said any more
+_PATIENCE = ("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=60")
 _UNKNOWN = "not our ref"  #: a server that would give any commit of its own has none of this hash
 #: lines of git's complaints that say nothing of what is wrong
 _NO_WORDS = (
@@ -36,16 +41,25 @@ _NO_WORDS = (
 _LEAST = 4  #: characters of a shortened hash
 
 
+@functools.cache
+def _bound_to_us() -> tuple[str, ...]:
+    """In front of a command that waits for a server: it ends when this process is killed, where the system has a program for that."""
+    program = shutil.which("setpriv", path=PATH) if sys.platform == "linux" else None
+    return (program, "--pdeathsig", "KILL", "--") if program is not None else ()
+
+
 class Remote:
     """A repository elsewhere. All errors are SANDBOX_FAILED, name it without credentials, and hold git's own last words.
 
-    `redirects`: whether its server may send us on to another one.
+    `redirects`: whether its server may send us on to another one. `stopped`: why nothing is to be waited for any more: Stopped.
     """
 
-    def __init__(self, url: str, environ: Mapping[str, str], *, redirects: bool = True) -> None:
+    def __init__(
+        self, url: str, environ: Mapping[str, str], *, redirects: bool = True, stopped: Callable[[], str | None] = lambda: None
+    ) -> None:
         self._url, self.shown = url, shown_url(url)
-        self._env = fetching_environment(environ)
-        self._options = [*OPTIONS, *_PLAIN, *(() if redirects else ("-c", "http.followRedirects=false"))]
+        self._env, self._stopped = fetching_environment(environ), stopped
+        self._options = [*OPTIONS, *_PLAIN, *_PATIENCE, *(() if redirects else ("-c", "http.followRedirects=false"))]
         self._secrets = [part for part in secrets_of_url(url) if len(part) > 2]
 
     def endpoint(self) -> Endpoint | None:
@@ -162,7 +176,8 @@ class Remote:
 
     def _git(self, *arguments: str, seconds: float) -> ToolResult:
         try:
-            return run_tool([find_git(), *self._options, *arguments], env=self._env, timeout=seconds, stdout=PIPE)
+            argv = [*_bound_to_us(), find_git(), *self._options, *arguments]
+            return run_tool(argv, env=self._env, timeout=seconds, stdout=PIPE, stopped=self._stopped)
         except TimeoutError as error:
             raise self._error(f"does not answer: git took longer than {seconds:.0f} s") from error
 

@@ -10,7 +10,8 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from subprocess import PIPE, Popen
 from types import TracebackType
 from typing import IO, NamedTuple, Self
@@ -20,7 +21,9 @@ from pytest_codeprobe.tasks.repositories import OPTIONS, quiet_environment
 from pytest_codeprobe.text import one_line
 
 MAX_FILES = 2_000_000  #: of one commit: a few objects can name each other so often that no disk holds the files
+_MAX_PATH = 4000  #: bytes
 _MAX_NAMES = 256 << 20  #: bytes of one tree or commit
+AHEAD = 256  #: objects that are asked for at once: no pipe is too small for their names
 _CHUNK = 1 << 20
 FOLDER, LINK, SUBMODULE, EXECUTABLE = 0o040000, 0o120000, 0o160000, 0o100755
 
@@ -44,6 +47,7 @@ class Objects:
         self._argv = [find_git(), *OPTIONS, "-C", repository, "cat-file", "--batch"]
         self._environ, self._seconds = quiet_environment(environ), seconds
         self._complaints: list[bytes] = []
+        self._asked_for: deque[str] = deque()
 
     def __enter__(self) -> Self:
         self._process = Popen(self._argv, cwd="/", env=self._environ, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
@@ -70,15 +74,24 @@ class Objects:
             if len(self._complaints) < 16:
                 self._complaints.append(chunk)
 
-    def _asked(self, digest: str) -> tuple[str, int, IO[bytes]]:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
+    def ask(self, digests: Sequence[str]) -> None:
+        """Ask for what is read next, in this order: git need not be waited for at each. At most AHEAD."""
+        assert len(digests) <= AHEAD
+        assert not self._asked_for
+        assert self._process.stdin is not None
+        self._asked_for.extend(digests)
         try:
-            stdin.write(f"{digest}\n".encode())
-            stdin.flush()
+            self._process.stdin.write("".join(f"{digest}\n" for digest in digests).encode())
+            self._process.stdin.flush()
         except BrokenPipeError:
             raise Unreadable(self._died()) from None
+
+    def _answer(self, digest: str) -> tuple[str, int, IO[bytes]]:
+        if not self._asked_for:
+            self.ask([digest])
+        assert self._asked_for.popleft() == digest
+        stdout = self._process.stdout
+        assert stdout is not None
         head = stdout.readline().split()
         if len(head) == 2:
             raise Unreadable(f"lacks object {digest}")
@@ -94,7 +107,7 @@ class Objects:
 
     def copy(self, digest: str, target: int) -> bytes:
         """Write a file's content to the open file `target`; its first bytes. Unreadable, OSError."""
-        kind, size, stdout = self._asked(digest)
+        kind, size, stdout = self._answer(digest)
         if kind != "blob":
             raise Unreadable(f"has a {kind} where a file should be: {digest}")
         check, first, left = _check(digest, kind, size), b"", size
@@ -115,7 +128,7 @@ class Objects:
 
     def read(self, digest: str, wanted: str) -> bytes:
         """A commit, a tree or a link as a whole. Unreadable."""
-        kind, size, stdout = self._asked(digest)
+        kind, size, stdout = self._answer(digest)
         if kind != wanted:
             raise Unreadable(f"is a {kind} where a {wanted} should be: {digest}")
         if size > _MAX_NAMES:
@@ -145,6 +158,8 @@ class Objects:
                 count += 1
                 if count > MAX_FILES:
                     raise Unreadable(f"holds more than {MAX_FILES} files")
+                if len(folder) + len(name) > _MAX_PATH:
+                    raise Unreadable(f"holds a path of more than {_MAX_PATH} bytes, which no program can name")
                 if entry.mode == FOLDER:
                     todo.append((folder + name + b"/", entry.digest))
                 else:

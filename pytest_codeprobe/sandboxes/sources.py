@@ -7,17 +7,18 @@ kept in the user's cache, each in a store of its own: they never change, and the
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.config import TemplateSource
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.network import Endpoint, Network, Unheld
@@ -40,14 +41,22 @@ _HELD = 4 * FETCH_SECONDS  #: that a process may take which fetches the same
 
 
 class Repositories:
-    """Those of one run in this process. From any thread.
+    """Those of one run in this process. From any thread."""
 
-    `notes`: the folder that all processes of the run share, if there is one; `cache`: where stores are kept.
-    """
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        cache: Path,
+        notes: Path | None = None,
+        network: Network | None = None,
+        stopped: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`notes`: the folder that all processes of the run share, if there is one; `cache`: where stores are kept.
 
-    def __init__(self, environ: Mapping[str, str], cache: Path, notes: Path | None = None, network: Network | None = None) -> None:
+        `stopped`: why no server is to be waited for any more, as a record's reason: Stopped.
+        """
         self._environ, self._cache, self._notes = environ, cache, notes
-        self._network = network or Unheld()
+        self._network, self._stopped = network or Unheld(), stopped
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._commits: dict[str, str] = {}
@@ -75,7 +84,7 @@ class Repositories:
             return None
         try:
             return self.commit(source)
-        except (CodeprobeError, OSError):
+        except (CodeprobeError, OSError, Stopped):
             return None
 
     def _noted(self, key: str, source: TemplateSource) -> str:
@@ -112,7 +121,7 @@ class Repositories:
 
     # ---- servers
     def _remote(self, url: str) -> Remote:
-        return Remote(url, self._environ, redirects=isinstance(self._network, Unheld))
+        return Remote(url, self._environ, redirects=isinstance(self._network, Unheld), stopped=self._stopped)
 
     def asks(self, source: TemplateSource) -> Endpoint | None:
         """The server that laying it out would ask; None where it needs none."""
@@ -166,7 +175,7 @@ class Repositories:
     def _fetch(self, url: str, commit: str, store: Path) -> None:
         """Once, whichever process is first: the others wait for it."""
         store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _turn(store.with_name(f"{commit}.lock")):
+        with _turn(store.with_name(f"{commit}.lock"), self._stopped):
             if store.is_dir():
                 return
             sweep(store.parent)  # of processes that were killed
@@ -180,8 +189,8 @@ class Repositories:
 
 
 @contextlib.contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """One process, and one thread of it, at a time; one that holds it for far too long is waited for no more. OSError."""
+def _turn(path: Path, stopped: Callable[[], str | None]) -> Iterator[None]:
+    """One process, and one thread of it, at a time; one that holds it for far too long is waited for no more. OSError, Stopped."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         until = time.monotonic() + _HELD
@@ -192,6 +201,8 @@ def _turn(path: Path) -> Iterator[None]:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
+                if (reason := stopped()) is not None:
+                    raise Stopped(reason) from None
                 time.sleep(_WAIT)
         yield
     finally:
@@ -248,6 +259,12 @@ def repositories_of(context: Context) -> Repositories:
     key = context.run_id, context.run_dir
     with _OF_RUN_LOCK:
         if not _OF_RUN or _OF_RUN[0][0] != key:
-            made = Repositories(context.environ, cache_of(context.environ), context.run_dir / NOTES, context.network)
+            made = Repositories(
+                context.environ,
+                cache_of(context.environ),
+                context.run_dir / NOTES,
+                context.network,
+                functools.partial(context.stops.forbids_start, ""),
+            )
             _OF_RUN[:] = [(key, made)]
         return _OF_RUN[0][1]

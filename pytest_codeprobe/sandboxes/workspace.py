@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.config import SandboxConfig
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.sandboxes.changes import Baseline
@@ -181,7 +181,7 @@ class TemplateStore:
         except OSError as error:
             remove_tree(tree)
             raise failed("the workspace's template could not be made:", error) from error
-        except CodeprobeError:
+        except (CodeprobeError, Stopped):
             remove_tree(tree)
             raise
 

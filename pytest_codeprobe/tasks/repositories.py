@@ -58,7 +58,7 @@ def fetching_environment(environ: Mapping[str, str]) -> dict[str, str]:
     found = {name: value for name, value in environ.items() if not name.startswith(("GIT_", "SSH_ASKPASS"))}
     found |= {name: value for name, value in environ.items() if name.startswith(_WAY_OUT)}
     if not {"GIT_SSH", "GIT_SSH_COMMAND"} & found.keys():
-        found["GIT_SSH_COMMAND"] = "ssh -o BatchMode=yes"
+        found["GIT_SSH_COMMAND"] = "ssh -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
     return found | {
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ALLOW_PROTOCOL": ":".join(sorted(_SCHEMES)),  # `ext::` would run any command of a task's
