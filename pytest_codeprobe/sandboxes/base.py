@@ -66,8 +66,8 @@ class StoreOfRun:
 class BaseSandbox:
     """One attempt's private folder: `workspace`, `home`, `tmp` and `logs`; `grade` once a grader needs a place.
 
-    A driver's own class says how commands are wrapped (`enclosed`, `warm`, `rlimits`) and may lay the workspace out in another way
-    (`make_workspace`).
+    A driver's own class says how commands are wrapped (`enclosed`, `warm`, `rlimits`, `make_group`) and may lay the workspace out
+    in another way (`make_workspace`).
     """
 
     driver = ""
@@ -143,6 +143,16 @@ class BaseSandbox:
         """Limits that every process here gets; a command's own come on top."""
         return {"CORE": (0, 0), **limits_of_start()}
 
+    def make_group(self) -> cgroups.Group | None:
+        """What holds the next process tree to the trial's limits; None where nothing does, or the driver by itself. See `unheld`."""
+        try:
+            group = cgroups.make(self.trial.sandbox.limits, beside=self.wrappers)
+        except OSError as error:
+            raise failed("sandbox.limits: no control group could be made in", error, Path(error.filename or "/sys/fs/cgroup")) from error
+        if group is not None:
+            self._groups.append(group)
+        return group
+
     def make_workspace(self) -> tuple[Workspace, Path]:
         """How this workspace is laid out and compared, and the template it is made from."""
         template = self._templates.get(self.trial.sandbox, what_grades(self.trial))
@@ -181,7 +191,7 @@ class BaseSandbox:
         """
         env = self.context.network.environment(self.trial, role, command.env)
         enclosed = self.enclosed(dataclasses.replace(command, env=env), role, stderr)
-        group = self._group()
+        group = self.make_group()
         limits = dataclasses.replace(
             limits,
             rlimits={**self.rlimits(), **limits.rlimits},
@@ -225,16 +235,6 @@ class BaseSandbox:
             for fd in opened:
                 os.close(fd)
         return enclosed.watched(process if group is None else HeldProcess(process, group, limits.grace))
-
-    def _group(self) -> cgroups.Group | None:
-        """What holds the next process tree to the trial's limits."""
-        try:
-            group = cgroups.make(self.trial.sandbox.limits, beside=self.wrappers)
-        except OSError as error:
-            raise failed("sandbox.limits: no control group could be made in", error, Path(error.filename or "/sys/fs/cgroup")) from error
-        if group is not None:
-            self._groups.append(group)
-        return group
 
     def run(self, command: Command, *, role: Role, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
         """Start a short command, wait for it and read its output: at most `output_bytes` of each stream, head and tail.
