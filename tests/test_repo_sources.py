@@ -345,18 +345,24 @@ def repo_task(project: Project, name: str, source: Mapping[str, Any], *steps: di
     project.task(name, agent=scripted(*steps), sandbox=sandbox, **{"success_criteria": [{"type": "file_exists", "path": "app.py"}], **more})
 
 
-def test_an_agent_that_looks_everywhere(project: Project) -> None:
+@pytest.mark.parametrize("driver", ["tempdir", "bubblewrap"])
+def test_an_agent_that_looks_everywhere(project: Project, driver: str) -> None:
+    """Under a driver that isolates also where the repository itself and the cache lie."""
     source = project.path.parent / "source"
     base = with_a_fix(source)
     git(source, "checkout", "-q", "--", ".")
     for name, given in (("url", {"url": f"file://{source}"}), ("path", {"path": "../../source"})):
-        repo_task(project, name, {**given, "commit": base}, {"run": LOOK})
-    run = project.run("tasks", "--codeprobe-agent=scripted", "-o", "codeprobe_template_roots=..", env=home(project)).assert_consistent()
+        elsewhere = f"\nls {source} {home(project)['XDG_CACHE_HOME']}; grep -rs . {source}" if driver == "bubblewrap" else ""
+        repo_task(project, name, {**given, "commit": base}, {"run": LOOK + elsewhere})
+    run = project.run(
+        "tasks", "--codeprobe-agent=scripted", f"--codeprobe-driver={driver}", "-o", "codeprobe_template_roots=..", env=home(project)
+    ).assert_consistent()
     assert run.statuses == {"url": "passed", "path": "passed"}, run.output
     for name in run.statuses:
         found = (run.trial(name) / "artifacts/found.txt").read_text(errors="replace")
         assert "commits:1" in found.replace(" ", "")
         assert FIX not in found
+        assert found.count("No such file or directory") >= 2 * (driver == "bubblewrap")
         assert FIX not in (run.trial(name) / "diff.patch").read_text(errors="replace")
 
 
