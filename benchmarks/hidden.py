@@ -41,7 +41,7 @@ class PlainDriver(TempdirDriver):
     name = "plain"
 
     def create(self, trial, context):
-        return PlainSandbox(trial, context, self._templates(context))
+        return PlainSandbox(trial, context, self._templates.of(context))
 
 
 def pytest_codeprobe_drivers(config):
