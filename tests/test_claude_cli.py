@@ -322,6 +322,7 @@ MIDDLE = (
 def test_ctrl_c_keeps_what_is_known_and_the_key_was_on_no_command_line(claude: ClaudeProject) -> None:
     with server(MIDDLE) as model:
         run = in_the_middle(claude, model)
+        run.poll(lambda: any("87654" in argv for _, argv, _ in claude.processes()))  # the tool has answered before its child is there
         seen = list(claude.processes())
         sessions = [environ for _, argv, environ in seen if argv[0].endswith("claude")]
         assert sessions
