@@ -347,6 +347,8 @@ def make_project(tmp_path: Path) -> Iterator[Project]:
     (path / "pytest.ini").write_text("[pytest]\n")
     subprocess.run(["git", "init", "-q", str(path)], check=True, env=clean_environment(GIT_CONFIG_GLOBAL=os.devnull))
     project = Project(path=path, scratch=scratch, mark_text=f"cp-{os.getpid()}-{tmp_path.name}-{time.monotonic_ns()}")
+    # most tests have agents, graders and fixtures leave signs outside of the workspace, so `auto` is not for them
+    project.environment["CODEPROBE_DRIVER"] = "tempdir"
     # private folders of trials go where the test can look for what is left
     trials = scratch / "tmp"
     trials.mkdir()

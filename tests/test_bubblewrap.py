@@ -101,6 +101,51 @@ def test_what_of_this_machine_is_shown(project: Project, tmp_path: Path) -> None
     assert (run.trial("t") / "artifacts/out.txt").read_text() == "agent\na model\nby the task\n", run.output
 
 
+def test_programs_that_commands_start_are_shown(project: Project, tmp_path: Path) -> None:
+    """Of pre_run and criteria, as far as their text tells; by the PATH of pytest's user, and not what the agent put there."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "key").write_text("enclosure-s3cret-value")
+    for name in ("mytool", "other"):
+        (tools / name).write_text(f"#!/bin/sh\nls {tools}\n")
+        (tools / name).chmod(0o755)
+    path = {"PATH": f"bin:{tools}:/usr/bin:/bin"}
+    planted = {"write": {"path": "bin/planted", "content": f"#!{tools}/key\n"}}
+    shown = {"type": "run_command", "command": f"mytool && planted; cat {tools}/key; command -v other", "expected_exit_code": 127}
+    before = [{"command": "mytool > before.txt"}]
+    agent = scripted(planted, {"run": "chmod +x bin/*; mytool"})
+    project.task("t", pre_run=before, agent=agent, sandbox={"env": path}, success_criteria=[shown])
+    run = project.run("tasks", "--codeprobe-agent=scripted", DRIVER).assert_consistent()
+    assert run.statuses == {"t": "passed"}, run.output
+    evidence = run.result("t")["criteria"][0]["evidence"]
+    assert evidence["stdout"] == "mytool\n"
+    assert [line.rpartition(": ")[2] for line in evidence["stderr"].splitlines()] == ["not found", "No such file or directory"]
+
+
+def test_auto_is_bubblewrap_where_it_works(project: Project, mode: str) -> None:
+    """Else tempdir, with one warning; what only the one holds is a fault of the file then, with the reason."""
+    project.environment["CODEPROBE_DRIVER"] = "auto"
+    project.task("t", agent=scripted(WRITE))
+    works = project.run("tasks", "--codeprobe-agent=scripted", mode=mode).assert_consistent()
+    assert works.result("t")["driver"] == "bubblewrap"
+    assert works.envelope["warnings"] == []
+    assert "driver bubblewrap" in works.output
+    bwrap = project.write("bin/bwrap", "#!/bin/sh\necho 'bwrap: no namespaces here' >&2; exit 1\n")
+    bwrap.chmod(0o755)
+    project.environment["PATH"] = f"{bwrap.parent}:{os.environ['PATH']}"
+    run = project.run("tasks", "--codeprobe-agent=scripted", mode=mode).assert_consistent()
+    (warning,) = run.envelope["warnings"]
+    assert "driver tempdir, which is no security boundary: `bwrap` does not work here: bwrap: no namespaces here" in warning
+    assert run.result("t")["driver"] == "tempdir"
+    assert "driver tempdir" in run.output
+    asked = project.run("tasks", "--codeprobe-agent=scripted", "--codeprobe-driver=tempdir", mode=mode).assert_consistent()
+    assert asked.envelope["warnings"] == []
+    project.task("off", agent=scripted(WRITE), sandbox={"network": "off"})
+    fault = project.run("tasks", "--codeprobe-agent=scripted", mode=mode)
+    assert fault.code == 4 or "Interrupted: 1 error during collection" in fault.output
+    assert "off needs driver bubblewrap or docker (driver auto is tempdir here: `bwrap` does not work here" in fault.output
+
+
 def test_programs_and_what_they_are_made_of(tmp_path: Path) -> None:
     modules = tmp_path / "lib/node_modules"
     cli = modules / "@scope/cli/cli.js"

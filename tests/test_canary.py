@@ -266,7 +266,8 @@ def test_so_are_agents_that_a_folder_brings(claude: FakeClaude, mode: str, canar
     for task in ("a", "b"):
         (claude.project.path / "tasks" / f"{task}.yaml").unlink()
     claude.project.write("tasks/sub/conftest.py", AGENT)
-    claude.task("c", file="tasks/sub/c.yaml", agent={"type": "mine"})
+    claude.project.environment["CODEPROBE_DRIVER"] = ""  # an option that names one has the hooks asked before the folder is looked into
+    claude.task("c", file="tasks/sub/c.yaml", agent={"type": "mine"}, sandbox={"driver": "tempdir"})
     spread = ("--", "-n", "2") if mode == "xdist" else ()
     done = claude.project.codeprobe("run", "tasks", "--json", f"--canary={canary}", *spread)
     assert (done.code, codes(done.assert_pure(events=False))) == (0, [])

@@ -65,6 +65,7 @@ def test_explain_names_the_layer_of_each_setting(project: Project) -> None:
         ["agent.type", "codex", "flag,", "environment", "or", "ini"],
         ["run_limits.max_turns", "3", "task", "(tasks/t.yaml)"],
         ["run_limits.max_usd", "1", "flag,", "environment", "or", "ini"],
+        ["sandbox.driver", "tempdir", "flag,", "environment", "or", "ini"],
     ]
     assert "a-secret-value" not in run.stdout
     for wrong in ("nope", "tasks/gone.yaml"):

@@ -328,6 +328,8 @@ def test_drivers(machine: Machine) -> None:
     machine.program("bwrap", "#!/bin/sh\nexit 7\n")  # as the probe's own command does, within it
     works = machine.doctor()
     assert (works.status("driver.bubblewrap"), works.message("driver.bubblewrap")) == ("pass", "bubblewrap: keeps the agent's tools inside")
+    assert works.status("driver.bubblewrap.path") == "info"
+    assert f"sessions don't see the programs in {machine.bin}" in works.message("driver.bubblewrap.path")
     machine.program("bwrap", "#!/bin/sh\necho 'No permissions to create new namespace' >&2; exit 1\n")
     report = machine.doctor("--driver", "bubblewrap", "--agent", "scripted")
     assert "`bwrap` does not work here: No permissions to create new namespace" in report.message("driver.bubblewrap")

@@ -276,7 +276,7 @@ def test_it_can_be_set_everywhere_and_is_said(project: Project, where: str) -> N
         environment = {"CODEPROBE_OFFLINE": "1"} if where == "environment" else {}
         run = project.run("tasks", AGENT, env=environment)
     assert run.code == 6
-    assert "driver auto, offline, run dir" in run.stdout
+    assert "driver tempdir, offline, run dir" in run.stdout
     assert run.stdout.count("held by proxy variables alone") == 1
     assert "OFFLINE_NET_ATTEMPT: offline: agent tried outside.test:80" in run.stdout
 

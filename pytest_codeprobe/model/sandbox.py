@@ -88,6 +88,7 @@ class Command:
     stdin: bytes | None = None  #: content of standard input; None: /dev/null
     stdin_fd: int | None = None  #: instead of `stdin`: an open descriptor, such as one end of a socketpair
     reads: Sequence[Path] = ()  #: files and folders beside the sandbox that it needs; a driver that isolates shows them read-only
+    programs: Sequence[str] = ()  #: names of those that it will start out of the PATH, as far as is known; shown like the first of `argv`
     warm: WarmProgram | None = None  #: a fork of this does the same as `argv`, sooner; for drivers that can
 
 

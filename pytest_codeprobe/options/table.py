@@ -55,13 +55,14 @@ class Option:
 
 
 MAX_JOBS = 1000
+AUTO_DRIVERS = ("bubblewrap", "tempdir")  #: what driver `auto` comes to: the first that works; the last one always does
 MODES = ("auto", "default", "acceptEdits", "plan", "bypassPermissions")
 PRESERVE = {"NONE": "none", "MOVE_ON_WRITE": "move", "DIRECT_WRITE": "direct"}
 
 OPTIONS: tuple[Option, ...] = (
     Option(name="agent", cli=("--agent", "--type", "-T"), metavar="NAME", settable=True, help="agent for every task"),
     Option(name="model", cli=("--model", "-m"), kind="word", metavar="M", settable=True, help="model for every task"),
-    Option(name="driver", cli=("--driver",), metavar="D", settable=True, default="per task", help="kind of sandbox: auto, tempdir, …"),
+    Option(name="driver", cli=("--driver",), metavar="D", settable=True, default="per task", help="kind of sandbox: auto, bubblewrap, tempdir, …"),
     Option(
         name="run-dir",
         cli=("--run-dir",),

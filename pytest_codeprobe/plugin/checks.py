@@ -151,7 +151,7 @@ def make_ready(live: Live, plan: Collection[PlannedTrial]) -> None:
 def check_agents(live: Live, plan: Collection[PlannedTrial]) -> list[str]:
     """The agents that the plan starts. Refuse before anything is paid: a driver or an agent whose CLI or credentials are missing here."""
     try:
-        _check_driver_here(live)
+        _check_driver_here(live, plan)
     except CodeprobeError as error:
         raise refused(error, live.config) from error
     declared: dict[str, frozenset[str]] = {}
@@ -173,10 +173,17 @@ def check_agents(live: Live, plan: Collection[PlannedTrial]) -> list[str]:
     return list(declared)
 
 
-def _check_driver_here(live: Live) -> None:
+def _check_driver_here(live: Live, plan: Collection[PlannedTrial]) -> None:
     """Once, in the place of one error for each trial. SANDBOX_UNAVAILABLE where the driver of all trials can't be used on this machine."""
-    if live.state.options.driver is not None and maker_of_sandboxes(live) is None:
+    if maker_of_sandboxes(live) is not None:
+        return
+    if live.state.options.driver is not None:
         choose(live.state.options.driver, live.registry, live.context)
+    if any(trial.starts and trial.driver == "auto" for trial in plan) and (why := live.auto[1]) is not None:
+        live.warn(
+            f"sandbox: trials run under driver {live.auto[0]}, which is no security boundary: {why} "
+            "(to say that it is meant: --codeprobe-driver tempdir)"
+        )
 
 
 def slips(live: Live, plan: Collection[PlannedTrial]) -> Iterator[str]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pytest_codeprobe.plugin.resume import Resume
     from pytest_codeprobe.plugin.state import State
     from pytest_codeprobe.run.lock import RunLock
+    from pytest_codeprobe.run.plan import PlannedTrial
     from pytest_codeprobe.run.proportion import ProportionGates
     from pytest_codeprobe.sandboxes.keeper import Spawner
     from pytest_codeprobe.tasks.expand import Expansion
@@ -164,8 +165,20 @@ class Live:
             unknown_fields=options.unknown_fields,
             template_roots=options.template_roots,
             invoked_in=self.folder_of_flags,
+            auto=lambda: self.auto,
             warn=self.warn,
         )
+
+    @functools.cached_property
+    def auto(self) -> tuple[str, str | None]:
+        """What driver `auto` comes to on this machine, and why it is none that isolates."""
+        from pytest_codeprobe import sandboxes
+
+        return sandboxes.best(self.registry, self.context)
+
+    def driver_of(self, trial: PlannedTrial) -> str:
+        """Name of the driver that a trial of the plan runs in."""
+        return self.auto[0] if trial.driver == "auto" else trial.driver
 
     def expand(self, task: LoadedTask) -> Iterator[Trial]:
         """The trials of a task, each by the name of its item."""

@@ -50,7 +50,7 @@ def check_offline(live: Live, plan: Collection[PlannedTrial]) -> None:
     error = check_credentials(plan, live.context) or check_fetches(plan, live.context)
     if error is not None:
         raise refused(error, live.config) from error
-    drivers = sorted({"tempdir" if t.driver == "auto" else t.driver for t in plan if t.starts})
+    drivers = sorted({live.driver_of(t) for t in plan if t.starts})
     live.warn(
         f"offline: under driver {', '.join(drivers)} agents and graders are held by proxy variables alone; "
         'a program that ignores them, or makes sockets of its own, is not (docs: "Offline runs")'

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_codeprobe import __version__
 from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.options.table import AUTO_DRIVERS
 from pytest_codeprobe.plugin.garbage import Garbage
 from pytest_codeprobe.tasks.discovery import may_hold_tasks, read_bytes
 from pytest_codeprobe.tasks.heads import Fault, FileHeads, Reference, Resolved, head_of, left_out_head, trial_text
@@ -226,4 +227,4 @@ def _names(trial: Trial) -> Iterator[str]:
         yield from (user.type or "", *(user.model_extra or ()))
     yield from (str(criterion["type"]) for criterion in trial.criteria)
     if trial.sandbox.driver == "auto":
-        yield "tempdir"
+        yield from AUTO_DRIVERS

@@ -61,7 +61,7 @@ class Terminal:
         plan = list(controller.book.plan.values())
         agents = sorted({t.agent or "none chosen" for t in plan})
         models = sorted({t.model for t in plan if t.model})
-        drivers = sorted({t.driver for t in plan})
+        drivers = sorted({self.live.driver_of(t) for t in plan})
         workers = self.live.config.getoption("numprocesses", None) if self.live.state.xdist else None
         spread = self.live.state.spread
         if not plan:

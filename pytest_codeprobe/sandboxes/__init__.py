@@ -5,12 +5,13 @@ from __future__ import annotations
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.model.sandbox import Driver
+from pytest_codeprobe.options.table import AUTO_DRIVERS
 from pytest_codeprobe.sandboxes.bubblewrap import BubblewrapDriver
 from pytest_codeprobe.sandboxes.hierarchies import take_away as take_away_groups
 from pytest_codeprobe.sandboxes.sweep import sweep
 from pytest_codeprobe.sandboxes.tempdir import TempdirDriver
 
-__all__ = ["BUILTIN", "choose", "registered", "sweep", "sweep_groups"]
+__all__ = ["BUILTIN", "best", "choose", "registered", "sweep", "sweep_groups"]
 
 #: the drivers that come with the package
 BUILTIN: tuple[Driver, ...] = (TempdirDriver(), BubblewrapDriver())
@@ -22,8 +23,8 @@ def sweep_groups() -> list[str]:
 
 
 def registered(name: str, registry: Registry) -> Driver:
-    """The driver of that name, or the best one for `auto`. SANDBOX_UNAVAILABLE if there is none: there is no fallback."""
-    wanted = "tempdir" if name == "auto" else name
+    """The driver of that name, for `auto` the one that always works. SANDBOX_UNAVAILABLE if there is none: there is no fallback."""
+    wanted = AUTO_DRIVERS[-1] if name == "auto" else name
     driver = registry.drivers.get(wanted)
     known = sorted(registry.drivers)
     if driver is None:
@@ -36,9 +37,21 @@ def registered(name: str, registry: Registry) -> Driver:
     return driver
 
 
+def best(registry: Registry, context: Context) -> tuple[str, str | None]:
+    """Name of the driver that `auto` comes to on this machine, and why it is none that isolates; None where it does."""
+    why = []
+    for name in AUTO_DRIVERS[:-1]:
+        driver = registry.drivers.get(name)
+        reason = f"there is no driver {name!r}" if driver is None else driver.unavailable(context)
+        if reason is None:
+            return name, None
+        why.append(reason)
+    return AUTO_DRIVERS[-1], "; ".join(why)
+
+
 def choose(name: str, registry: Registry, context: Context) -> Driver:
-    """The same, if it can be used on this machine; else SANDBOX_UNAVAILABLE."""
-    driver = registered(name, registry)
+    """The driver of that name, `auto` being the best one, if it can be used on this machine; else SANDBOX_UNAVAILABLE."""
+    driver = registered(best(registry, context)[0] if name == "auto" else name, registry)
     if (reason := driver.unavailable(context)) is not None:
         raise CodeprobeError(
             "SANDBOX_UNAVAILABLE",

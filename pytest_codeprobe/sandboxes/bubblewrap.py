@@ -7,12 +7,14 @@ there. All capabilities are dropped: started by root it would keep them, and cou
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +40,7 @@ from pytest_codeprobe.text import one_line
 PROGRAM = "bwrap"
 _TMP_BYTES = 1 << 30  #: of /tmp and the like inside, each; TMPDIR is on disk
 _PROBE_SECONDS = 20.0
+_PAUSES = (0.0, 0.1, 0.4)  #: seconds before each try
 #: parts of the private folder that a role works in, beside the workspace
 _PARTS_OF: Mapping[Role, tuple[str, ...]] = {
     "session": ("home", "tmp", "cli"),
@@ -67,8 +70,9 @@ class BubblewrapSandbox(BaseSandbox):
             raise FileNotFoundError(2, os.strerror(2), str(program))
         own = [self.workspace, *(self.root / part for part in _PARTS_OF[role] if (self.root / part).is_dir())]
         shown = [*harness(), *resolver(), *map(Path, self.context.options.bind), *command.reads]
-        if not any(program.is_relative_to(place) for place in own):
-            shown += program_places(program, command.env)
+        for path in (program, *_those_there(command, inside)):
+            if not any(path.is_relative_to(place) for place in own):  # what lies there may be the agent's, who names no place of ours
+                shown += program_places(path, command.env)
         status = self.logs / f"bwrap-{next(self._numbers)}"
         argv = [
             "/bin/sh", "-c", _STATUS, "bwrap", str(status), self._program, "--json-status-fd", "3",
@@ -78,6 +82,13 @@ class BubblewrapSandbox(BaseSandbox):
             "--chdir", str(inside), "--", str(program), *command.argv[1:],
         ]  # fmt: skip
         return Enclosed(argv, "/", lambda process: _Watched(process, status, stderr))
+
+
+def _those_there(command: Command, folder: Path) -> Iterator[Path]:
+    """The files of the command's programs; what is not on PATH is for the command itself to miss."""
+    for name in command.programs:
+        with contextlib.suppress(FileNotFoundError):
+            yield found(name, command.env, folder)
 
 
 class _Watched:
@@ -171,9 +182,7 @@ class BubblewrapDriver:
         program = _find(context)
         with self._lock:
             if program not in self._tried:
-                self._tried[program] = (
-                    "there is no program `bwrap` on PATH: install the package bubblewrap" if program is None else _try(program)
-                )
+                self._tried[program] = _tried(program)
             return self._tried[program]
 
     def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
@@ -196,10 +205,20 @@ def _find(context: Context) -> str | None:
     return shutil.which(PROGRAM, path=context.environ.get("PATH", os.defpath))
 
 
-def _try(program: str | None) -> str | None:
-    """Why it does not work here, in its own words."""
+def _tried(program: str | None) -> str | None:
+    """Why it can't be used. Tried thrice: what a machine lacks for a moment must not make a run one without walls."""
     if program is None:
         return "there is no program `bwrap` on PATH: install the package bubblewrap"
+    reason = None
+    for wait in _PAUSES:
+        time.sleep(wait)
+        if (reason := _try(program)) is None:
+            return None
+    return reason
+
+
+def _try(program: str) -> str | None:
+    """Why it does not work, in its own words."""
     argv = [program, *walls(network=False), "--", "/bin/sh", "-c", "exit 7"]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_SECONDS, env={})

@@ -41,6 +41,17 @@ def narrowed(places: Iterable[Path]) -> Iterator[Path]:
             yield place
 
 
+def unseen(path: str, bound: Iterable[Path]) -> list[str]:
+    """Folders of a PATH that a sandbox with a file system of its own does not show; `bound`: what it shows by request."""
+    shown = [*map(Path, (*SYSTEM, *TOP)), *harness(), *bound]
+    folders = dict.fromkeys(Path(part) for part in path.split(os.pathsep))
+    return [
+        str(folder)
+        for folder in folders
+        if folder.is_absolute() and folder.is_dir() and not any(folder.is_relative_to(place) for place in shown)
+    ]
+
+
 def found(program: str, env: Mapping[str, str], folder: Path) -> Path:
     """The file that a command starts, as its own shell would find it. FileNotFoundError."""
     if "/" in program:

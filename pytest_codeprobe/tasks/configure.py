@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from pytest_codeprobe.model.agent import Agent
 from pytest_codeprobe.model.base import plain
 from pytest_codeprobe.model.config import AgentConfig, Simulation
 from pytest_codeprobe.model.trial import HIDDEN_ROLES, Trial
+from pytest_codeprobe.options.table import AUTO_DRIVERS
 from pytest_codeprobe.tasks import availability, dialect, sentences
 from pytest_codeprobe.tasks.availability import shown_plain
 from pytest_codeprobe.tasks.dataset.substitution import SubstitutionProblem, has_placeholders, with_row, without_rows
@@ -321,6 +322,18 @@ class Configuration:
             del holder[path[-1]]
         self.notes.append(f"{message}; it is left out")
 
+    def _not_held(self, trial: Trial) -> Sequence[tuple[str, str]]:
+        """Fields that the trial's driver can't hold, and what would; what `auto` comes to is asked only where that makes a difference."""
+        drivers = self.settings.registry.drivers
+        if self.driver != "auto":
+            return drivers[self.driver].unsupported(trial) if self.driver in drivers else ()
+        found = {name: list(drivers[name].unsupported(trial)) for name in AUTO_DRIVERS if name in drivers}
+        if not any(found.values()):
+            return ()
+        chosen, why = self.settings.auto()
+        because = f" (driver auto is {chosen} here: {why})" if why is not None and len({tuple(f) for f in found.values()}) > 1 else ""
+        return [(name, holds + because) for name, holds in found.get(chosen, ())]
+
     def ask(self, trial: Trial) -> bool:
         """What agent and driver have to say about a trial of it; whether something was left out, so that it is to be made anew."""
         changed = False
@@ -333,8 +346,7 @@ class Configuration:
             for name, words in self.settings.registry.agent(config.type or "").problems(user):
                 path = ("simulation", *undotted(name))
                 self._add(path, f"simulation.{words}" if words.startswith(name) else sentences.about(path, words))
-        chosen = self.settings.registry.drivers.get("tempdir" if self.driver == "auto" else self.driver)
-        for name, holds in chosen.unsupported(trial) if chosen is not None else ():
+        for name, holds in self._not_held(trial):
             path = undotted(name)
             value = lookup(self.values, path)
             said = f"{name}: {shown_plain(value)}" if isinstance(value, str | int | float | list) else name

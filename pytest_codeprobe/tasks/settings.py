@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_codeprobe.model.context import Registry
+from pytest_codeprobe.options.table import AUTO_DRIVERS
 from pytest_codeprobe.tasks.dialect import Dialect
 from pytest_codeprobe.tasks.paths import Places
 from pytest_codeprobe.tasks.repositories import Commits
@@ -29,6 +30,8 @@ class LoadSettings:
     template_roots: tuple[str, ...] = ()  #: folders outside the repository that tasks may refer to
     invoked_in: Path | None = None  #: the folder that relative paths on the command line are relative to; None: rootdir
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))  #: for variables in paths and env
+    #: what driver `auto` comes to on this machine, and why it is none that isolates
+    auto: Callable[[], tuple[str, str | None]] = field(default=lambda: (AUTO_DRIVERS[-1], None), compare=False)
     warn: Callable[[str], None] = field(default=lambda _: None, compare=False)  #: says something once, for what is no task file's own
 
     @cached_property

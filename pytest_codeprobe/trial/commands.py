@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal
 
+from pytest_codeprobe.criteria.command.programs import programs_of
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import LimitHit
@@ -45,9 +46,8 @@ class TaskCommands:
         if is_tasks:
             environment = with_host(self._trial, self._context, environment)
         try:
-            result = sandbox.run(
-                Command(argv=["/bin/sh", "-c", command], env=environment, reads=self._trial.places()), role=role, timeout=timeout
-            )
+            shell = Command(argv=["/bin/sh", "-c", command], env=environment, reads=self._trial.places(), programs=programs_of(command))
+            result = sandbox.run(shell, role=role, timeout=timeout)
         except OSError as error:
             raise CodeprobeError("SANDBOX_FAILED", f"{command!r} could not be started: {error.strerror}") from error
         if log is not None:

@@ -18,7 +18,7 @@ from pytest_codeprobe.trial.grade import TrialGrading, pointless
 from pytest_codeprobe.trial.graders import GradersPlace
 
 #: drivers in which a session and its graders find the programs of this machine
-_SEES_PROGRAMS = frozenset({"tempdir"})
+_SEES_PROGRAMS = frozenset({"tempdir", "bubblewrap"})
 #: fields of a sandbox that its workspace, the search for programs and what looks at them depend on
 _LAYS_OUT = {"driver", "template_sources", "git", "docker", "setup", "protected", "env", "env_passthrough", "limits"}
 _SECONDS = 60.0  #: that all preflights of a task have

@@ -115,8 +115,7 @@ class RunCommand(Criterion):
         program, module = start["program"] or start["python"], start["module"]
         probe = _PROBE.format(program=program, module=module) if module else f"command -v {program}"
         try:
-            look = Command(argv=["/bin/sh", "-c", probe], env=grading.command_environment, reads=grading.trial.places())
-            result = grading.run(look, timeout=_SECONDS)
+            result = grading.run(self._shell(probe, grading), timeout=_SECONDS)
         except OSError as error:
             raise broken(f"the command could not be started: {error}") from error
         if result.exit.status in (_MISSING, 127) or (not module and result.exit.status == 1):
@@ -131,7 +130,7 @@ class RunCommand(Criterion):
             return Score(0.0, "the workspace is gone, so nothing can be run in it")
         if self.report is not None and (stale := self.report.remove(grading)):
             return Score(0.0, stale)
-        command = Command(argv=["/bin/sh", "-c", self.command], env=grading.command_environment, reads=grading.trial.places())
+        command = self._shell(self.command, grading)
         seconds = grading.time_left(self.timeout or _SECONDS)
         if seconds <= 0:
             return Score(0.0, "nothing was left of the time for grading")
@@ -152,6 +151,15 @@ class RunCommand(Criterion):
         if value is None:
             return Score(0.0, f"the last line of output is no number from 0 to 1: {_last_line(shown.stdout)!r}", evidence)
         return Score(value, f"it printed {_last_line(result.stdout)}", evidence)
+
+    def _shell(self, command: str, grading: Grading) -> Command:
+        """A line for the shell that may start what `command` of the criterion does."""
+        return Command(
+            argv=["/bin/sh", "-c", command],
+            env=grading.command_environment,
+            reads=grading.trial.places(),
+            programs=programs_of(self.command),
+        )
 
     def _ended_badly(self, result: CommandResult, seconds: float, grading: Grading) -> str:
         if result.exit.cause == "timeout":

@@ -16,6 +16,7 @@ from pytest_codeprobe.sandboxes.cgroups import held
 from pytest_codeprobe.sandboxes.hierarchies import Place
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import remove_tree
+from pytest_codeprobe.sandboxes.visible import unseen
 
 #: programs of drivers that are known, and not there yet; what shows that they work
 _LATER: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -28,7 +29,7 @@ _OUTLIVES = ("/bin/sh", "-c", "sleep 300 & exit 0")  #: a command that leaves a 
 def checks(subject: Subject) -> Iterator[tuple[str, Callable[[], Sequence[Check]]]]:
     """Name and work of each."""
     for name, driver in sorted(subject.context.registry.drivers.items()):
-        yield f"driver.{name}", lambda driver=driver: [_driver(subject, driver)]  # type: ignore[misc]  # mypy can't infer a default's type
+        yield f"driver.{name}", lambda driver=driver: [_driver(subject, driver), *_path(subject, driver)]  # type: ignore[misc]  # mypy can't infer a default's type
     yield "limits", _limits
     for name, (program, arguments) in _LATER.items():
         if name not in subject.context.registry.drivers:
@@ -82,6 +83,20 @@ def _driver(subject: Subject, driver: Driver) -> Check:
         return Check(name=name, status=bad, message=message, fix="Report it.")
     message = f"tempdir: a process tree of its own ({tree}), HOME and TMPDIR; neither files nor network, it is no security boundary"
     return Check(name=name, status="pass", message=message, detail={"isolates": False, "process_tree": tree})
+
+
+def _path(subject: Subject, driver: Driver) -> Iterator[Check]:
+    """Which programs of this machine are not there for sessions."""
+    context = subject.context
+    if driver.name != "bubblewrap" or driver.unavailable(context) is not None:
+        return
+    if folders := unseen(context.environ.get("PATH", os.defpath), map(Path, context.options.bind)):
+        yield Check(
+            name="driver.bubblewrap.path",
+            status="info",
+            message=f"bubblewrap: sessions don't see the programs in {', '.join(folders)}, but the agent's own CLI",
+            fix="If agents are to use some of them, name what these programs are made of in ini codeprobe_bind.",
+        )
 
 
 def _tree(subject: Subject) -> str | None:
