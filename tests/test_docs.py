@@ -91,6 +91,7 @@ def follow(page: Path, project: Project, bin_folder: Path) -> None:
 def execute(block: Block, project: Project, bin_folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the commands of a block in the page's folder."""
     environment = clean_environment(CP_TEST_MARK=project.mark_text, **project.environment)
+    environment.pop("CODEPROBE_DRIVER")  # as a reader has it: what is written in them holds with the driver that auto comes to
     environment["PATH"] = f"{bin_folder}:{environment['PATH']}"
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR", "NO_COLOR", "FORCE_COLOR"):
         environment.pop(name, None)
