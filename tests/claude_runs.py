@@ -32,6 +32,7 @@ class ClaudeProject:
 
     project: Project
     clis: Path
+    seen_as: str | None = None  #: address of the server where that is not loopback's, as in containers on a bridge
 
     def __post_init__(self) -> None:
         self.home = self.project.scratch / "user"
@@ -76,12 +77,13 @@ class ClaudeProject:
 
     def start(self, server: ModelServer, *args: str, key: str | None = KEY, mode: str = "plain") -> Run:
         """Start pytest on every task file, in a namespace in which the server, and nobody else, listens."""
-        env = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": key or ""}
+        url = server.url if self.seen_as is None else f"http://{self.seen_as}:{server.port}"
+        env = {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": key or ""}
         # named one by one: that chooses the agent that each of them names
         argv = (*sorted(f"tasks/{path.name}" for path in (self.project.path / "tasks").iterdir()), *args)
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            prefix = tuple(netns_argv([], listen=(theirs.fileno(), server.port)))
+            prefix = tuple(netns_argv([], listen=(theirs.fileno(), server.port), host="127.0.0.1" if self.seen_as is None else "0.0.0.0"))
             run = self.project.start(*argv, mode=mode, env=env, prefix=prefix, pass_fds=(theirs.fileno(),))
             theirs.close()
             server.join(receive_listener(ours))

@@ -39,7 +39,11 @@ TRIES = {
     "reach a server of this machine, network off": '{python} -c "' + _CONNECT + '"',
 }
 #: what each driver holds; of tempdir where pid namespaces work
-HELD = {"tempdir": frozenset({"see processes of others", "read the environment of others"}), "bubblewrap": frozenset(TRIES)}
+HELD = {
+    "tempdir": frozenset({"see processes of others", "read the environment of others"}),
+    "bubblewrap": frozenset(TRIES),
+    "docker": frozenset(TRIES),
+}
 #: tries that would do harm where they are not held, or that such a driver refuses at collection
 NOT_TRIED = {"tempdir": frozenset(list(TRIES)[list(TRIES).index("reach what its keeper has open") :])}
 
@@ -80,8 +84,8 @@ def server() -> Iterator[Server]:
             listening.shutdown(socket.SHUT_RDWR)
 
 
-def lay(project: Project, home: Path, port: int, tries: list[str]) -> None:
-    """A task for each try: it passes where nothing was got."""
+def lay(project: Project, home: Path, port: int, tries: list[str], *, python: str = sys.executable) -> None:
+    """A task for each try: it passes where nothing was got. `python`: the interpreter that there is inside."""
     project.write("secret.txt", f"{SECRET}\n")
     project.write("tasks/hidden/test_secret.py", "def test_it(): assert 'a secret test'\n")
     project.write("tasks/solution/answer.txt", "a secret answer\n")
@@ -90,7 +94,7 @@ def lay(project: Project, home: Path, port: int, tries: list[str]) -> None:
         (home / path).write_text(text)
     tmp = project.environment["TMPDIR"]
     for words in tries:
-        script = TRIES[words].format(tasks=project.path / "tasks", root=project.path, home=home, tmp=tmp, port=port, python=sys.executable)
+        script = TRIES[words].format(tasks=project.path / "tasks", root=project.path, home=home, tmp=tmp, port=port, python=python)
         project.task(
             name_of(words),
             agent={"type": "command", "command": ["sh", "-c", f"({script}) > got.txt 2>/dev/null; echo done > done.txt"]},

@@ -3,10 +3,10 @@
 The command gets a network namespace of its own: whatever it starts can talk to each other on 127.0.0.1 and to nobody else, so a test
 that runs a real agent CLI proves that it needs no outside host. Root makes the namespace directly, other users through a user namespace.
 
-    python tests/netns.py [--listen FD:PORT] COMMAND ARGUMENT...
+    python tests/netns.py [--listen FD:PORT[:ADDRESS]] COMMAND ARGUMENT...
 
-With `--listen`, a socket that listens on 127.0.0.1:PORT inside the namespace is sent through the unix socket FD before the command
-starts (see `receive_listener`): a server outside can then answer inside, while its starter keeps it in hand.
+With `--listen`, a socket that listens on PORT of 127.0.0.1, or of ADDRESS, inside the namespace is sent through the unix socket FD
+before the command starts (see `receive_listener`): a server outside can then answer inside, while its starter keeps it in hand.
 
 Linux only. Name lookups fail, since no name server can be reached. Processes started in the namespace are ordinary children: ending
 them is the caller's business, and the namespace goes away with the last of them.
@@ -34,12 +34,12 @@ IFF_UP = 0x1
 IFREQ = struct.Struct("16sh22x")
 
 
-def netns_argv(argv: list[str], *, listen: tuple[int, int] | None = None) -> list[str]:
+def netns_argv(argv: list[str], *, listen: tuple[int, int] | None = None, host: str = "127.0.0.1") -> list[str]:
     """The command line that runs `argv` in a fresh loopback-only namespace, with this interpreter.
 
-    `listen`: the descriptor of a unix socket that the command line inherits, and the port to listen on.
+    `listen`: the descriptor of a unix socket that the command line inherits, and the port to listen on, at the address `host`.
     """
-    option = [] if listen is None else ["--listen", f"{listen[0]}:{listen[1]}"]
+    option = [] if listen is None else ["--listen", f"{listen[0]}:{listen[1]}:{host}"]
     return [sys.executable, str(Path(__file__).resolve()), *option, *argv]
 
 
@@ -111,9 +111,9 @@ def _bring_up_loopback() -> None:
 
 
 def _send_listener(option: str) -> None:
-    channel, _, port = option.partition(":")
+    channel, port, host = (*option.split(":"), "127.0.0.1")[:3]
     with socket.socket(fileno=int(channel)) as sender, socket.socket() as listener:
-        listener.bind(("127.0.0.1", int(port)))
+        listener.bind((host, int(port)))
         listener.listen(256)
         socket.send_fds(sender, [b"x"], [listener.fileno()])
 
@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
     listen = argv[1] if len(argv) > 1 and argv[0] == "--listen" else None
     argv = argv if listen is None else argv[2:]
     if not argv:
-        sys.stderr.write("usage: netns.py [--listen FD:PORT] COMMAND ARGUMENT...\n")
+        sys.stderr.write("usage: netns.py [--listen FD:PORT[:ADDRESS]] COMMAND ARGUMENT...\n")
         return 2
     try:
         enter_loopback_namespace()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from pytest_codeprobe.sandboxes.visible import narrowed, program_places
+from tests import containers
 from tests.doc_pages import DOCS, rows, section
 from tests.enclosures import HELD, NOT_TRIED, TRIES, lay, name_of, server
 from tests.front_door import Project, scripted
@@ -23,10 +25,11 @@ WRITE = {"write": {"path": "out.txt", "content": "x"}}
 def test_what_is_held(project: Project, tmp_path: Path, driver: str) -> None:
     """Each try is a trial of one run, with 4 at once: so there are others to look for."""
     home = tmp_path / "home"
+    engine = containers.use(project) if driver == "docker" else None
     project.environment |= {"HOME": str(home), "ENCLOSURE_KEY": "enclosure-s3cret-value"}
     tries = [words for words in TRIES if words not in NOT_TRIED.get(driver, ())]
     with server() as asked:
-        lay(project, home, asked.port, tries)
+        lay(project, home, asked.port, tries, python="python3" if engine is not None else sys.executable)
         run = project.run("tasks", "--codeprobe-agent=command", f"--codeprobe-driver={driver}", "--codeprobe-jobs=4").assert_consistent()
         reached = asked.asked
     held = {words for words in tries if run.statuses[name_of(words)] == "passed"}
@@ -35,6 +38,7 @@ def test_what_is_held(project: Project, tmp_path: Path, driver: str) -> None:
     assert reached == 0
     assert {run.statuses[name_of(words)] for words in tries} <= {"passed", "failed"}
     run.assert_nothing_left()
+    assert engine is None or not containers.of(engine, run)
 
 
 def test_sessions_pre_run_graders_and_hidden_tests_work_in_it(project: Project, mode: str) -> None:
@@ -201,7 +205,7 @@ def test_an_enclosure_that_can_not_be_made_is_no_failure(project: Project) -> No
 def test_the_table_of_the_docs() -> None:
     table = {row[0]: tuple(row[1:]) for row in rows(section(DOCS / "security.md", "What an agent tries"))}
     words = {True: "held", False: "not held"}
-    assert table == {try_: tuple(words[try_ in HELD[driver]] for driver in ("tempdir", "bubblewrap")) for try_ in TRIES}
+    assert table == {try_: tuple(words[try_ in HELD[driver]] for driver in ("tempdir", "bubblewrap", "docker")) for try_ in TRIES}
 
 
 def test_the_same_as_under_tempdir(project: Project) -> None:

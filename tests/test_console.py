@@ -381,7 +381,9 @@ def test_a_driver_that_is_not_there_is_told_once(project: Project, driver: str) 
     """Not once for each trial; and in no other sandbox than the one that was asked for."""
     fill(project)
     project.write("conftest.py", UNAVAILABLE_DRIVER)
-    run = project.codeprobe("run", "--driver", driver, "--json")
+    project.write("pytest.ini", "[pytest]\ncodeprobe_engine = no-engine\n")
+    image = ("-D", "sandbox.docker.image=x") if driver == "docker" else ()
+    run = project.codeprobe("run", "--driver", driver, *image, "--json")
     envelope = run.assert_pure(events=False)
     (error,) = envelope["errors"]
     assert (error["code"], error["command"], run.code) == ("SANDBOX_UNAVAILABLE", None, 6)

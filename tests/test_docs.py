@@ -20,6 +20,7 @@ from pytest_codeprobe.cli.main import group
 from pytest_codeprobe.errors import error_codes
 from pytest_codeprobe.model.config import (
     AgentConfig,
+    DockerConfig,
     PreRunCommand,
     Reference,
     RunLimits,
@@ -170,6 +171,7 @@ MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "agent": (AgentConfig,),
     "sandbox": (SandboxConfig,),
     "sandbox.limits": (SandboxLimits,),
+    "sandbox.docker": (DockerConfig,),
     "sandbox.template_sources": (TemplateSource, StarterFile),
     "run_limits": (RunLimits,),
     "simulation": (Simulation,),
@@ -177,7 +179,7 @@ MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "reference and solution": (Reference, Solution),
 }
 NOT_YET = "Not available yet"
-FOR_SOME_VALUES = {"sandbox.network"}  #: refused for some values only
+FOR_SOME_VALUES = {"sandbox.network", "sandbox.docker"}  #: refused for some values only
 
 
 def not_yet() -> set[str]:
@@ -194,6 +196,7 @@ def not_yet() -> set[str]:
     sandbox: dict[str, Any] = {
         **dict.fromkeys(SandboxConfig.model_fields, "x"),
         "limits": dict.fromkeys(SandboxLimits.model_fields, "x"),
+        "docker": {"user": "x"},
         "setup": {name: {"packages": ["x"]} for name in SandboxSetup.model_fields},
     }
     found |= {".".join(str(part) for part in path if not isinstance(part, int)) for path, _ in availability.of_sandbox(sandbox)}

@@ -156,7 +156,8 @@ def test_what_would_fail_every_agent_alike_is_found(project: Project) -> None:
         return [{"type": "pytest", "paths": [f"hidden/{name}.py"], **more}]
 
     project.environment["CODEPROBE_DRIVER"] = ""
-    project.task("driver", agent=scripted(WRITE), sandbox={"driver": "docker"})
+    project.task("driver", agent=scripted(WRITE), sandbox={"driver": "docker", "docker": {"image": "x"}})
+    project.write("pytest.ini", "[pytest]\ncodeprobe_engine = no-engine\n")
     for name in ("template-1", "template-2"):
         project.task(name, agent=scripted(WRITE), sandbox={"template_sources": [{"type": "template_dir", "path": "files"}]})
     project.task("syntax", agent=scripted(WRITE), success_criteria=hidden("test_broken"))
@@ -283,7 +284,7 @@ def claude(project: Project) -> dict[str, str]:
 @pytest.mark.parametrize("mode", ["plain", "xdist"])  # a worker's warning reaches the summary
 def test_neither_a_hook_for_sandboxes_nor_the_canary_runs(project: Project, mode: str) -> None:
     project.environment["CODEPROBE_DRIVER"] = ""
-    project.task("a", agent={"type": "command", "command": ["no-such-cli"]}, sandbox={"driver": "docker"})
+    project.task("a", agent={"type": "command", "command": ["no-such-cli"]}, sandbox={"driver": "docker", "docker": {"image": "x"}})
     project.write("conftest.py", f"def pytest_codeprobe_make_sandbox(): open({str(project.marks)!r} + '/hook', 'w').close()\n")
     run = project.run("tasks", "--codeprobe-agent=command", DRY, "--codeprobe-canary=auto", mode=mode).run_dir_of_it().assert_consistent()
     assert run.code == 0, run.output

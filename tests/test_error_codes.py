@@ -253,7 +253,9 @@ PROVOKED: dict[str, Callable[[Project], Run]] = {
     "CANARY_GATE_FAILED": canary_gate_failed,
     "CAPABILITY_DRIFT": capability_drift,
     "AUTH_FAILED": failing("AUTH_FAILED"),
-    "SANDBOX_UNAVAILABLE": refused(AGENT, "--codeprobe-driver=docker"),
+    "SANDBOX_UNAVAILABLE": refused(
+        AGENT, "--codeprobe-driver=docker", "--codeprobe-set=sandbox.docker.image=x", "--override-ini=codeprobe_engine=no-engine"
+    ),
     "SANDBOX_FAILED": sandbox_failed,
     "AGENT_BLOCKED": blocked,
     "AGENT_CRASHED": failing("AGENT_CRASHED"),

@@ -191,13 +191,14 @@ def test_faults_of_a_call_are_repaired_by_the_printed_command(project: Project, 
     [
         ({"initial_prompt": None}, (), "TASK_INVALID"),
         ({}, ("--timeout", "soon"), "USAGE_ERROR"),
-        ({}, ("--driver", "docker"), "SANDBOX_UNAVAILABLE"),
+        ({}, ("--driver", "docker", "-D", "sandbox.docker.image=x"), "SANDBOX_UNAVAILABLE"),
         ({}, ("--permission-mode", "bypass"), "INVALID_PERMISSION_MODE"),
         ({"fixtures": ["broken"]}, (), "FIXTURE_FAILED"),
     ],
 )
 def test_what_needs_another_fix_is_left_to_others(project: Project, fields: dict[str, Any], typed: tuple[str, ...], code: str) -> None:
     project.write("conftest.py", "import pytest\n@pytest.fixture\ndef broken(): raise OSError('no database')\n")
+    project.write("pytest.ini", "[pytest]\ncodeprobe_engine = no-engine\n")
     project.task("t", agent=scripted(WRITE), **fields)
     story = follow(project, *RUN, "--agent", "scripted", *typed)
     assert (story.end, story.codes, len(story.calls)) == ("stopped: needs a fix", [code], 1)

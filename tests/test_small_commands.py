@@ -90,6 +90,7 @@ def test_what_a_killed_run_left_is_removed(project: Project) -> None:
         "root": root,
         "folders": [{**each, "removed": False, "left": None} for each in named],
         "groups": [],
+        "containers": [],
     }
     for folder in folders:
         assert f"would remove {folder}" in project.codeprobe("clean", "--dry-run").stdout

@@ -28,8 +28,10 @@ if sys.platform != "linux":
     raise SystemExit(f"the keeper needs Linux, not {sys.platform}")
 
 if TYPE_CHECKING:
+    from pytest_codeprobe.children.outside import Outside
     from pytest_codeprobe.children.process_tree import children_of, drain, put_into, signal_pipe, signal_tree
 else:
+    from outside import Outside
     from process_tree import children_of, drain, put_into, signal_pipe, signal_tree
 
 NEVER = float("inf")
@@ -40,6 +42,7 @@ OUR_DESCRIPTORS = 64  # with fewer we could not look into /proc, nor start anyth
 PIPE_BYTES = 1 << 18
 GATHER = 0.020  # seconds a busy stream may fill its pipe before it is moved on
 REQUEST_TIMEOUT = 60.0
+PAUSE = 0.1  # seconds between two looks at what can't be killed
 LAST_RESORT = 5.0  # seconds that a keeper without an owner goes on trying to kill what can't be killed
 
 
@@ -138,6 +141,7 @@ class Keeper:
         self.output = Output(NEVER)
         self.request: dict[str, Any] = {}
         self.main = 0
+        self.outside: Outside | None = None
         self.status: int | None = None
         self.cause = ""  # why we end the tree; the first cause stands
         self.left = self.kills = 0
@@ -191,6 +195,7 @@ class Keeper:
     def start(self, request: dict[str, Any]) -> None:
         targets = list(self.stdio)
         self.output.limit = NEVER if request["output_bytes"] is None else request["output_bytes"]
+        self.outside = Outside(request["outside"]) if request["outside"] is not None else None
         for index in request["held"]:
             targets[index] = self.output.pipe_into(self.stdio[index])
         if request["merged"]:
@@ -247,7 +252,10 @@ class Keeper:
         if not self.cause:
             self.cause = cause
             if seconds > 0:  # TERM to a wrapper (bwrap) would take its command along; CONT, or the stopped never see theirs
-                signal_tree(children_of(os.getpid()), (signal.SIGTERM, signal.SIGCONT), self.request["wrapper"])
+                if self.outside is not None:
+                    self.outside.stop()
+                else:
+                    signal_tree(children_of(os.getpid()), (signal.SIGTERM, signal.SIGCONT), self.request["wrapper"])
         self.kill_at = min(self.kill_at, time.monotonic() + max(0.0, seconds))
 
     def look(self) -> None:
@@ -283,15 +291,19 @@ class Keeper:
     def kill(self) -> None:
         """KILL to all; again until reap() finds nobody, since a tree that forks can outrun one pass."""
         self.kills += 1
+        if self.outside is not None and not self.outside.ended(client_is_gone=self.status is not None):
+            self.kill_at = time.monotonic() + PAUSE
+            return
         if self.isolated:
             try:
                 os.kill(-1, signal.SIGKILL)  # all of the namespace but ourselves, atomic against fork
             except ProcessLookupError:
                 pass
-            pause = 0.1
+            pause = PAUSE
         else:
-            signal_tree(children_of(os.getpid()), (signal.SIGKILL,))
-            pause = 0.003 if self.kills < 200 else 0.1
+            ours = self.outside.ending.pid if self.outside is not None else 0
+            signal_tree((pid for pid in children_of(os.getpid()) if pid != ours), (signal.SIGKILL,))
+            pause = 0.003 if self.kills < 200 else PAUSE
         self.kill_at = time.monotonic() + pause
 
     def reap(self) -> bool:
@@ -300,9 +312,11 @@ class Keeper:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return True
+                return self.outside is None or self.outside.gone()
             if pid == 0:
                 return False
+            if self.outside is not None and self.outside.took(pid, status):
+                continue
             self.left += self.status is not None
             if pid == self.main:
                 self.status = os.waitstatus_to_exitcode(status)
@@ -373,6 +387,7 @@ class Keeper:
             user=usage.ru_utime,
             system=usage.ru_stime,
             max_rss_kb=usage.ru_maxrss,
-            left=self.left,
+            left=self.left if self.outside is None else 0,  # clients of an engine are nobody's
+            proved=self.outside is None or self.outside.ending.done,
             output_bytes=self.output.moved,
         )

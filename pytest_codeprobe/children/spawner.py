@@ -31,10 +31,12 @@ if sys.platform != "linux":
 
 if TYPE_CHECKING:
     from pytest_codeprobe.children.keeper import IGNORED_HERE, LEAVE, LOOK, Keeper
+    from pytest_codeprobe.children.outside import Ending
     from pytest_codeprobe.children.process_tree import children_of, drain, signal_pipe, signal_tree
 else:
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # -I keeps the script's own folder out
     from keeper import IGNORED_HERE, LEAVE, LOOK, Keeper
+    from outside import Ending
     from process_tree import children_of, drain, signal_pipe, signal_tree
 
 NEWNS, NEWUSER, NEWPID = 0x20000, 0x10000000, 0x20000000
@@ -131,6 +133,9 @@ class Spawner:
         self.wake = signal_pipe(signal.SIGCHLD, LOOK, LEAVE)  # the handlers are inherited: no signal hits a young keeper unready
         self.poll = select.poll()
         self.keepers: dict[int, str] = {}  # pid -> stop folder
+        self.held: dict[int, Ending] = {}  # pid of a keeper -> what ends that which an engine holds for it
+        self.endings: list[tuple[int, Ending]] = []  # of keepers that were killed
+        self.unproved: set[int] = set()  # keepers for which an engine may hold something still
         self.flags: dict[str, set[str]] = {}  # stop folder -> names seen in it
         self.inquiries: list[tuple[int, socket.socket]] = []  # keeper, where to say that its tree is gone
         self.sweeping = False  # a keeper was killed, what it left may be ours now
@@ -144,7 +149,7 @@ class Spawner:
         gc.disable()
         gc.freeze()  # a collection in a fork would copy our pages
         next_look = 0.0
-        while self.alone_since is None or self.keepers or self.sweeping:
+        while self.alone_since is None or self.keepers or self.sweeping or self.endings:
             ready = {fd for fd, _ in self.poll.poll(self.pause())}
             if self.wake in ready:
                 drain(self.wake)
@@ -153,6 +158,7 @@ class Spawner:
             self.reap()
             if self.sweeping:
                 self.sweep()
+            self.end_outside()
             self.answer()
             if (now := time.monotonic()) >= next_look:
                 next_look = now + LOOK_EVERY
@@ -164,6 +170,8 @@ class Spawner:
         """Milliseconds until there may be something to do that no descriptor announces."""
         if self.sweeping:
             return 3
+        if self.endings:
+            return 50
         if self.alone_since is not None or any(self.keepers.values()):
             return LOOK_EVERY * 1000
         return None
@@ -183,7 +191,7 @@ class Spawner:
         try:
             message = json.loads(data) if data else {}
             if message.get("do") == "start" and len(fds) == 4:
-                self.start(fds, message["stop_dir"])
+                self.start(fds, message["stop_dir"], message.get("outside"))
             elif message.get("do") == "inquire" and len(fds) == 1:
                 self.inquiries.append((message["keeper"], socket.socket(fileno=fds.pop())))
         finally:
@@ -191,16 +199,20 @@ class Spawner:
                 os.close(fd)
         return bool(data)
 
-    def start(self, fds: list[int], stop_dir: str) -> None:
+    def start(self, fds: list[int], stop_dir: str, outside: dict[str, Any] | None) -> None:
+        namespaces = self.namespaces if outside is None else 0  # an engine's client needs those of the host
         try:
-            pid = fork(self.namespaces)
+            pid = fork(namespaces)
         except OSError as error:  # no more processes: the owner hears of it as from a keeper
             message = {"event": "error", "errno": error.errno, "text": str(error), "filename": None}
             os.write(fds[0], json.dumps(message).encode() + b"\n")
             return
         if pid == 0:
+            self.namespaces = namespaces
             self.go_on(fds)
         self.keepers[pid] = stop_dir
+        if outside is not None:
+            self.held[pid] = Ending(outside["end_argv"], outside["env"])
 
     def go_on(self, fds: list[int]) -> NoReturn:
         """In the fork: whatever happens, it must not return to our loop."""
@@ -262,17 +274,35 @@ class Spawner:
                     os.kill(pid, signal.SIGCONT)
             elif self.keepers.pop(pid, None) is not None:
                 self.sweeping = self.sweeping or status != 0
+                if (ending := self.held.pop(pid, None)) is not None and status != 0:
+                    self.endings.append((pid, ending))
+            else:
+                for _, ending in self.endings:
+                    ending.took(pid, status)
 
     def sweep(self) -> None:
-        orphans = set(children_of(self.pid)) - self.keepers.keys()
+        orphans = set(children_of(self.pid)) - self.keepers.keys() - {ending.pid for _, ending in self.endings}
         signal_tree(orphans, (signal.SIGKILL,))
         self.sweeping = bool(orphans)
+
+    def end_outside(self) -> None:
+        """What engines hold for keepers that were killed: once the clients are gone, or one could go on making a container."""
+        for keeper, ending in list(self.endings):
+            ending.check_time()
+            if ending.done:
+                self.endings.remove((keeper, ending))
+            elif not self.sweeping and not ending.over:
+                ending.begin()
+            elif ending.over:
+                self.endings.remove((keeper, ending))
+                self.unproved.add(keeper)
 
     def answer(self) -> None:
         """Tell those who asked that their keeper's tree is gone, where it is."""
         if self.sweeping:
             return
-        for inquiry in [inquiry for inquiry in self.inquiries if inquiry[0] not in self.keepers]:
+        busy = self.keepers.keys() | self.unproved | {keeper for keeper, _ in self.endings}
+        for inquiry in [inquiry for inquiry in self.inquiries if inquiry[0] not in busy]:
             self.inquiries.remove(inquiry)
             with inquiry[1] as reply:
                 try:

@@ -113,16 +113,59 @@ class SandboxSetup(Model):
     node: NodeSetup | None = None
 
 
+class DockerBuild(Model):
+    """How an image is built from a Dockerfile."""
+
+    args: dict[str, Text] = {}
+
+
+class DockerMount(Model):
+    """What of this machine is seen in a container, also `SOURCE:TARGET[:rw]`. Paths are absolute; the source may begin with ~."""
+
+    source: Text
+    target: Text
+    read_only: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        source, target, mode = (*value.split(":"), "ro")[:3] if value.count(":") in (1, 2) else ("", "", "")
+        if mode not in ("ro", "rw"):
+            raise ValueError(f"{value!r} is not SOURCE:TARGET, SOURCE:TARGET:ro or SOURCE:TARGET:rw")
+        return {"source": source, "target": target, "read_only": mode == "ro"}
+
+    @model_validator(mode="after")
+    def _absolute(self) -> DockerMount:
+        if not self.source.startswith(("/", "~")) or not self.target.startswith("/"):
+            raise ValueError(f"'{self.source}:{self.target}' must be of absolute paths")
+        return self
+
+
 class DockerConfig(Model):
     """Image and options of the docker driver."""
 
     image: Text | None = None
     dockerfile: Text | None = None
-    build: dict[str, Any] | None = None
-    mounts: tuple[Any, ...] | None = None
+    build: DockerBuild | None = None
+    mounts: tuple[DockerMount, ...] | None = None
     user: Text | None = None
     working_dir: Text | None = None
     network: Any = None
+
+    @property
+    def build_args(self) -> dict[str, str]:
+        """Arguments of the Dockerfile."""
+        return dict(self.build.args) if self.build is not None else {}
+
+    @model_validator(mode="after")
+    def _one_image(self) -> DockerConfig:
+        if self.image is not None and self.dockerfile is not None:
+            raise ValueError("'image' and 'dockerfile' exclude each other")
+        if self.working_dir is not None and not self.working_dir.startswith("/"):
+            raise ValueError(f"'working_dir' is {self.working_dir!r}; it must be an absolute path")
+        return self
 
 
 class SandboxConfig(Model):

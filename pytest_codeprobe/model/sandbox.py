@@ -20,6 +20,17 @@ RESOURCES = ("memory_mb", "pids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What a container engine holds for a command, which is then the engine's client: how the keeper ends it. Paths are absolute."""
+
+    stop_argv: Sequence[str]  #: TERM to all of it; nobody waits for that
+    end_argv: Sequence[
+        str
+    ]  #: ends it, and exits with 0 once nothing is known of it any more; may be run at any time, as often as one likes
+    env: Mapping[str, str]  #: whole environment of both
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLimits:
     """Bounds that the keeper holds by itself, so that they hold while pytest is busy or stopped."""
 
@@ -29,6 +40,7 @@ class ProcessLimits:
     rlimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)  #: NAME without RLIMIT_: (soft, hard)
     wrapper: str = ""  #: program name that TERM spares, such as bwrap
     groups: Sequence[tuple[str, str]] = ()  #: folders of control groups for the command, each with that of the keeper's own
+    outside: Outside | None = None  #: what there is beside the process tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,14 @@ PRESERVE = {"NONE": "none", "MOVE_ON_WRITE": "move", "DIRECT_WRITE": "direct"}
 OPTIONS: tuple[Option, ...] = (
     Option(name="agent", cli=("--agent", "--type", "-T"), metavar="NAME", settable=True, help="agent for every task"),
     Option(name="model", cli=("--model", "-m"), kind="word", metavar="M", settable=True, help="model for every task"),
-    Option(name="driver", cli=("--driver",), metavar="D", settable=True, default="per task", help="kind of sandbox: auto, bubblewrap, tempdir, …"),
+    Option(
+        name="driver",
+        cli=("--driver",),
+        metavar="D",
+        settable=True,
+        default="per task",
+        help="kind of sandbox: auto, bubblewrap, tempdir, …",
+    ),
     Option(
         name="run-dir",
         cli=("--run-dir",),
@@ -356,6 +363,12 @@ INIS: tuple[Ini, ...] = (
         help="files and folders of this machine that driver bubblewrap shows read-only, beside the system's own and the agent's program",
     ),
     Ini(
+        name="codeprobe_engine",
+        type="string",
+        default="",
+        help="container engine of driver docker: docker, podman, or the path of such a program; by default the first that works",
+    ),
+    Ini(
         name="codeprobe_secrets",
         type="args",
         default=[],
@@ -418,6 +431,7 @@ class RunOptions:
     offline_allow: tuple[str, ...] = ()  #: hosts, each as ALLOWED_HOST has it
     secrets: tuple[str, ...] = ()
     bind: tuple[str, ...] = ()  #: absolute paths
+    engine: str = ""  #: program; empty: whichever works
     files: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     console: bool = False  #: started by `codeprobe run`

@@ -200,6 +200,7 @@ def resolve(command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Ca
         offline_allow=_hosts(_words(ini("codeprobe_offline_allow"))),
         secrets=_words(ini("codeprobe_secrets")),
         bind=_words(ini("codeprobe_bind")),
+        engine=str(ini("codeprobe_engine")).strip(),
         files=_words(ini("codeprobe_files")),
         ignore=_words(ini("codeprobe_ignore")),
         console=console,

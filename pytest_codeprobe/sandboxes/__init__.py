@@ -7,6 +7,7 @@ from pytest_codeprobe.model.context import Context, Registry
 from pytest_codeprobe.model.sandbox import Driver
 from pytest_codeprobe.options.table import AUTO_DRIVERS
 from pytest_codeprobe.sandboxes.bubblewrap import BubblewrapDriver
+from pytest_codeprobe.sandboxes.docker import DockerDriver
 from pytest_codeprobe.sandboxes.hierarchies import take_away as take_away_groups
 from pytest_codeprobe.sandboxes.sweep import sweep
 from pytest_codeprobe.sandboxes.tempdir import TempdirDriver
@@ -14,7 +15,7 @@ from pytest_codeprobe.sandboxes.tempdir import TempdirDriver
 __all__ = ["BUILTIN", "best", "choose", "registered", "sweep", "sweep_groups"]
 
 #: the drivers that come with the package
-BUILTIN: tuple[Driver, ...] = (TempdirDriver(), BubblewrapDriver())
+BUILTIN: tuple[Driver, ...] = (TempdirDriver(), BubblewrapDriver(), DockerDriver())
 
 
 def sweep_groups() -> list[str]:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.context import Context
-from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Process, ProcessExit, ProcessLimits, Role, WarmProgram
+from pytest_codeprobe.model.sandbox import Change, Command, CommandResult, Outside, Process, ProcessExit, ProcessLimits, Role, WarmProgram
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes import cgroups
 from pytest_codeprobe.sandboxes.changes import MAX_FILE_BYTES
@@ -45,6 +45,8 @@ class Enclosed:
     argv: Sequence[str]
     cwd: str  #: the keeper's
     watched: Callable[[Process], Process] = lambda process: process  #: looks closer at the end
+    env: Mapping[str, str] | None = None  #: of what the keeper starts, where that is not the command's
+    outside: Outside | None = None  #: what there is beside the process tree
 
 
 class StoreOfRun:
@@ -72,6 +74,7 @@ class BaseSandbox:
 
     driver = ""
     wrapper = ""  #: name of the program that `enclosed` starts in the command's place; TERM spares it
+    python: str | None = None  #: the interpreter inside, by name; None: the one that runs the harness
     wrappers = 0  #: processes of it, which do not count for `pids`
 
     def __init__(self, trial: Trial, context: Context, templates: TemplateStore) -> None:
@@ -197,6 +200,7 @@ class BaseSandbox:
             rlimits={**self.rlimits(), **limits.rlimits},
             wrapper=self.wrapper,
             groups=group.doors if group is not None else (),
+            outside=enclosed.outside,
         )
         opened: list[int] = []
         try:
@@ -212,7 +216,7 @@ class BaseSandbox:
                 opened.append(err)
             process = self.context.processes.start(
                 enclosed.argv,
-                env=env,
+                env=env if enclosed.env is None else enclosed.env,
                 cwd=enclosed.cwd,
                 stdin=stdin,
                 stdout=out,

@@ -5,9 +5,27 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from time import monotonic
+from typing import Protocol
 
 from pytest_codeprobe.model.sandbox import Process, ProcessExit
-from pytest_codeprobe.sandboxes.cgroups import Group
+
+
+class Counters(Protocol):
+    """What tells which limits were hit."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether there is a limit that ends a session."""
+
+    def hit(self) -> str | None:
+        """The limit that was hit."""
+
+    def throttled(self) -> tuple[int, int]:
+        """Periods in which all processors of the limit were used up, of those in which something ran."""
+
+    def remove(self) -> list[str]:
+        """The process is gone: nothing more is asked. What could not be removed."""
+
 
 LOOK_EVERY = 0.1  #: seconds
 _OPEN = (
@@ -20,7 +38,7 @@ _OPEN = (
 class HeldProcess:
     """A process whose end is put down to the limit that was hit; then the groups are gone. `grace`: seconds from TERM to KILL."""
 
-    def __init__(self, process: Process, group: Group, grace: float) -> None:
+    def __init__(self, process: Process, group: Counters, grace: float) -> None:
         self._process, self._group, self._grace = process, group, grace
         self._lock = threading.Lock()
         self._looked, self._hit = 0.0, ""

@@ -76,6 +76,19 @@ def places(mountinfo: str, own: str) -> dict[str, Place]:
     return found
 
 
+def places_of(pid: int) -> dict[str, str]:
+    """Controller -> folder of the group that a process is in, as far as that can be seen; of v2 all that the group has."""
+    groups = dict(_own_groups(read(f"/proc/{pid}/cgroup")))
+    found: dict[str, str] = {}
+    for mount in _mounts(read("/proc/self/mountinfo")):
+        for name in mount.controllers & groups.keys() if mount.version == 1 else ():
+            found[name] = mount.folder(groups[name])
+        if mount.version == 2 and "" in groups:
+            folder = mount.folder(groups[""])
+            found |= {name: folder for name in read(f"{folder}/cgroup.controllers").split() if name not in found}
+    return found
+
+
 def _nearest(point: str, home: str) -> tuple[str, frozenset[str]]:
     """Of v2: the group above ours, or our own, whose members get most of the controllers; of several the nearest.
 

@@ -32,6 +32,7 @@ _START_TIMEOUT = 60.0  # seconds for the spawner or a keeper to answer; far beyo
 _WARM_TIMEOUT = 30.0  # seconds for one that loads a program; then there is another way
 _WARM_PROGRAMS = 4  # that are kept loaded, each some 40 MB
 _INQUIRY_TIMEOUT = 5.0  # seconds for the spawner to end what a killed keeper left
+_ENGINE_TIMEOUT = 65.0  # the same where it has to ask a container engine, three times if need be
 _CLOSE_TIMEOUT = 12.0  # seconds; the spawner leaves by itself within 10
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH",)  # without it some builds of Python don't start; says nothing of the user
 
@@ -142,13 +143,13 @@ class Spawner:
         """None if the spawner or the keeper was lost on the way."""
         ours, theirs = socket.socketpair()
         ours.settimeout(self._timeout)
-        process = KeptProcess(self, ours, request["stop_dir"])
+        process = KeptProcess(self, ours, request["stop_dir"], outside=request["outside"] is not None)
         spawner: Popen[bytes] | None = None
         try:
             with theirs, self._lock:
                 link = self._connect()
                 spawner = self._process
-                order = json.dumps({"do": "start", "stop_dir": request["stop_dir"]}).encode()
+                order = json.dumps({"do": "start", "stop_dir": request["stop_dir"], "outside": request["outside"]}).encode()
                 try:
                     socket.send_fds(link, [order], [theirs.fileno(), *stdio])
                 except ConnectionError:
@@ -235,9 +236,10 @@ class Spawner:
             process.kill()
             process.wait()
 
-    def _is_gone(self, keeper: int, pidfd: int, spawner: int) -> bool:
+    def _is_gone(self, keeper: int, pidfd: int, spawner: int, *, outside: bool = False) -> bool:
         """End a keeper that is lost or does not answer. True once its whole tree is gone, False if that can't be shown."""
-        end = monotonic() + _INQUIRY_TIMEOUT
+        patience = _ENGINE_TIMEOUT if outside else _INQUIRY_TIMEOUT
+        end = monotonic() + patience
         if sys.platform == "linux" and pidfd >= 0:
             try:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -247,13 +249,14 @@ class Spawner:
             reply, mode = self._inquire(keeper, spawner), self._mode
         if reply is not None:
             with reply:
+                reply.settimeout(patience)
                 try:
                     if reply.recv(16) == b"gone":
                         return True
                 except TimeoutError:
                     return False
         # Without its spawner only a namespace is a proof: the kernel lets its first process end after all the others.
-        return mode != "subreaper" and wait_readable(pidfd, end)
+        return mode != "subreaper" and not outside and wait_readable(pidfd, end)
 
     def _inquire(self, keeper: int, spawner: int) -> socket.socket | None:
         """Where the spawner will say that the keeper's tree is gone; None if the one that made it is gone. Lock held."""
@@ -262,7 +265,6 @@ class Spawner:
             return None  # another one knows nothing of that tree's orphans
         process.send_signal(signal.SIGCONT)  # a session may have stopped it
         ours, theirs = socket.socketpair()
-        ours.settimeout(_INQUIRY_TIMEOUT)
         try:
             with theirs:
                 socket.send_fds(link, [json.dumps({"do": "inquire", "keeper": keeper}).encode()], [theirs.fileno()])
@@ -275,8 +277,8 @@ class Spawner:
 class KeptProcess:
     """A command and everything it starts. Ending it is never forgotten: dropping the last reference ends the tree too."""
 
-    def __init__(self, spawner: Spawner, channel: socket.socket, stop_dir: str) -> None:
-        self._spawner, self._channel = spawner, channel
+    def __init__(self, spawner: Spawner, channel: socket.socket, stop_dir: str, *, outside: bool = False) -> None:
+        self._spawner, self._channel, self._outside = spawner, channel, outside
         self._flags = FlagWatch(spawner._folders, stop_dir)
         self._reading, self._writing = threading.Lock(), threading.Lock()
         self._buffer = b""
@@ -312,7 +314,7 @@ class KeptProcess:
                 elif event == "empty":
                     self._finish(ProcessExit(**message))
                 elif event == "lost":
-                    gone = self._spawner._is_gone(self.keeper_pid, self._pidfd, self.spawner_pid)
+                    gone = self._is_gone()
                     self._finish(ProcessExit(status=self._status, cause="lost", proved=gone))
             return self._exit
         finally:
@@ -336,9 +338,9 @@ class KeptProcess:
     def destroy(self, timeout: float = 2.0) -> ProcessExit:
         """KILL the tree and wait for the proof. A keeper that does not answer within `timeout` seconds is killed itself."""
         self.kill()
-        result = self.wait(timeout)
+        result = self.wait(max(timeout, _ENGINE_TIMEOUT) if self._outside else timeout)
         if result is None:
-            gone = self._spawner._is_gone(self.keeper_pid, self._pidfd, self.spawner_pid)
+            gone = self._is_gone()
             result = self.wait(timeout)
             if result is None:
                 result = ProcessExit(status=self._status, cause="lost", proved=gone)
@@ -346,6 +348,9 @@ class KeptProcess:
 
     def __del__(self) -> None:
         self._release()
+
+    def _is_gone(self) -> bool:
+        return self._spawner._is_gone(self.keeper_pid, self._pidfd, self.spawner_pid, outside=self._outside)
 
     def _started(self, keeper: int, spawner: int) -> None:
         self.keeper_pid, self.spawner_pid = keeper, spawner

@@ -50,6 +50,9 @@ def make_request(
         "rlimits": {name: list(pair) for name, pair in limits.rlimits.items()},
         "wrapper": limits.wrapper,
         "groups": list(limits.groups),
+        "outside": {"stop_argv": list(limits.outside.stop_argv), "end_argv": list(limits.outside.end_argv), "env": dict(limits.outside.env)}
+        if limits.outside is not None
+        else None,
         "agent": agent,
         "stop_dir": _absolute(stop_dir) if stop_dir else "",
         "stopped_by": sorted(STOPPED_BY[role]),

@@ -64,6 +64,9 @@ def of_task(task: Task) -> Found:
 
 def of_sandbox(sandbox: Mapping[str, Any]) -> Found:
     """Fields of the resolved sandbox that no driver of this version holds; what one of them can't hold it says itself (`unsupported`)."""
+    docker = sandbox.get("docker")
+    if isinstance(docker, Mapping) and docker.get("user") is not None:
+        yield ("sandbox", "docker", "user"), "sandbox.docker.user is not available yet"
     setup = sandbox.get("setup") or {}
     for name in ("python", "node"):
         if any((setup.get(name) or {}).values()):

@@ -47,6 +47,7 @@ _VARIABLES: tuple[tuple[str, ...], ...] = (
     ("simulation", "agent", "env"),
     ("simulation", "agent", "mcp_servers"),
     ("sandbox", "docker", "build"),
+    ("sandbox", "docker", "mounts"),
 )
 #: the tables in which something may be replaced
 _CHANGED = frozenset(at[0] for at in (*(spec.at for spec in _FIELDS), *_VARIABLES) if len(at) > 1)

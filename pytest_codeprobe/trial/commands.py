@@ -15,7 +15,7 @@ from pytest_codeprobe.model.result import LimitHit
 from pytest_codeprobe.model.sandbox import RESOURCES, Command, CommandResult, Sandbox
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import remove_tree
-from pytest_codeprobe.trial.environment import command_environment, make_tools, with_host
+from pytest_codeprobe.trial.environment import command_environment, make_tools, python_of, with_host
 
 
 class TaskCommands:
@@ -62,7 +62,7 @@ class TaskCommands:
         if state != self._laid:
             if left := remove_tree(folder):
                 raise CodeprobeError("SANDBOX_FAILED", f"what the session left could not be removed: {left[0]}")
-            make_tools(folder, self._trial.row)
+            make_tools(folder, self._trial.row, python_of(sandbox))
             self._laid = state
         return folder
 

@@ -127,13 +127,16 @@ def command_environment(trial: Trial, context: Context, sandbox: Sandbox, tools:
     }
 
 
-def make_tools(folder: Path, row: Mapping[str, Any] | None = None) -> Path:
+def make_tools(folder: Path, row: Mapping[str, Any] | None = None, python: str | None = None) -> Path:
     """A fresh folder with HOME, TMPDIR and a `python` without site-packages, made when nothing of the agent is alive.
 
     And with the row of the dataset, if there is one.
 
-    A virtual environment of two links and a line of configuration: `sys.executable` stays inside it.
+    A virtual environment of two links and a line of configuration: `sys.executable` stays inside it. With `python`, the name of the
+    sandbox's own interpreter, it is that one.
     """
+    if python is not None:
+        return _tools_elsewhere(folder, row, python)
     top, (program, configuration, names) = str(folder), _python()
     try:
         for part in ("", "/bin", "/home", "/tmp"):
@@ -150,6 +153,27 @@ def make_tools(folder: Path, row: Mapping[str, Any] | None = None) -> Path:
     except OSError as error:
         raise CodeprobeError("SANDBOX_FAILED", f"{folder}: {error.strerror}") from error
     return folder
+
+
+def _tools_elsewhere(folder: Path, row: Mapping[str, Any] | None, python: str) -> Path:
+    """For a sandbox with programs of its own: `python` is what is called python3 there, since systems often have no other name for it."""
+    try:
+        for part in (folder, folder / "bin", folder / "home", folder / "tmp"):
+            part.mkdir()
+        shim = folder / "bin" / "python"
+        shim.write_text(f'#!/bin/sh\nexec {python} "$@"\n', encoding="utf-8")
+        shim.chmod(0o755)
+        if row is not None:
+            (folder / ROW_FILE).write_text(json.dumps(row), encoding="utf-8")
+    except OSError as error:
+        raise CodeprobeError("SANDBOX_FAILED", f"{folder}: {error.strerror}") from error
+    return folder
+
+
+def python_of(sandbox: Sandbox) -> str | None:
+    """The interpreter inside, by name, of a sandbox with programs of its own; None where this machine's are there."""
+    name = getattr(sandbox, "python", None)
+    return name if isinstance(name, str) else None
 
 
 @functools.cache

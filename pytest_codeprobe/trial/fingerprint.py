@@ -73,6 +73,7 @@ def fingerprint(trial: Trial, context: Context, contents: Contents = _CONTENTS) 
         "agent's files": [read(path) for path in _agent_files(agent)],
         "sandbox": _sandbox(trial),
         "dockerfile": read(sandbox.docker.dockerfile) if sandbox.docker is not None else None,
+        "image": _image(trial, context),
         "template": [_laid(source, hidden, context, contents) for source in sandbox.template_sources],
         "pre_run": [command.model_dump(mode="json") for command in trial.pre_run],
         "dialect": trial.host_environment or None,
@@ -135,6 +136,14 @@ def _sandbox(trial: Trial) -> dict[str, Any]:
             source.pop(name, None)
     (values.get("docker") or {}).pop("dockerfile", None)
     return _as_spelled(trial, "sandbox", values)
+
+
+def _image(trial: Trial, context: Context) -> str | None:
+    """What the name of an image stands for now, where the driver can tell."""
+    if trial.sandbox.docker is None or trial.sandbox.docker.image is None:
+        return None
+    told = getattr(context.registry.drivers.get(trial.sandbox.driver), "image_id", None)
+    return told(trial, context) if told is not None else None
 
 
 def _as_spelled(trial: Trial, table: str, values: dict[str, Any]) -> dict[str, Any]:

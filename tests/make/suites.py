@@ -34,6 +34,8 @@ from tests.make.venvs import Environment, build_wheel, use
 #: Seconds for one test; none of them may take long, whatever pyproject.toml allows a task.
 TEST_SECONDS = 300
 INSTALL_SECONDS = 1200
+#: program that tests need -> the package that has it; python3 is what the tests' image is made of
+DEBIAN = {"bwrap": "bubblewrap", "podman": "podman", "runc": "runc", "/usr/bin/python3": "python3", "git": "git"}
 
 
 @dataclass(slots=True)
@@ -125,8 +127,8 @@ def test() -> int:
     started = time.monotonic()
     count = Count()
     install_clis(count)
-    if sys.platform == "linux" and shutil.which("bwrap") is None:
-        debian_packages("bubblewrap")
+    if sys.platform == "linux" and any(shutil.which(name) is None for name in DEBIAN):
+        debian_packages(*DEBIAN.values())
     environment = locked(running_interpreter())
     with built_wheel(environment) as wheel:
         for suite in suites(environment):

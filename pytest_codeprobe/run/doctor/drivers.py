@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.sandbox import Driver, ProcessLimits
-from pytest_codeprobe.run.doctor.check import Check, Subject, ask
+from pytest_codeprobe.run.doctor.check import Check, Subject
 from pytest_codeprobe.sandboxes import choose
 from pytest_codeprobe.sandboxes.cgroups import held
 from pytest_codeprobe.sandboxes.hierarchies import Place
@@ -18,11 +17,6 @@ from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.sandboxes.visible import unseen
 
-#: programs of drivers that are known, and not there yet; what shows that they work
-_LATER: dict[str, tuple[str, tuple[str, ...]]] = {
-    "docker": ("docker", ("version", "--format", "{{.Server.Version}}")),
-    "podman": ("podman", ("version", "--format", "{{.Client.Version}}")),
-}
 _OUTLIVES = ("/bin/sh", "-c", "sleep 300 & exit 0")  #: a command that leaves a process behind
 
 
@@ -31,9 +25,6 @@ def checks(subject: Subject) -> Iterator[tuple[str, Callable[[], Sequence[Check]
     for name, driver in sorted(subject.context.registry.drivers.items()):
         yield f"driver.{name}", lambda driver=driver: [_driver(subject, driver), *_path(subject, driver)]  # type: ignore[misc]  # mypy can't infer a default's type
     yield "limits", _limits
-    for name, (program, arguments) in _LATER.items():
-        if name not in subject.context.registry.drivers:
-            yield f"driver.{name}", lambda name=name, program=program, arguments=arguments: [_later(subject, name, program, arguments)]  # type: ignore[misc]
 
 
 def _limits() -> list[Check]:
@@ -66,11 +57,13 @@ def _driver(subject: Subject, driver: Driver) -> Check:
     name, used = f"driver.{driver.name}", _uses(subject, driver.name)
     bad: Literal["fail", "warn"] = "fail" if used else "warn"
     if (reason := driver.unavailable(subject.context)) is not None:
-        fix = "Install what it needs; another driver is for a human to choose."
+        fix = "Install what it needs, or start it; another driver is for a human to choose."
         return Check(name=name, status="fail" if used else "info", message=f"{driver.name}: {reason}", fix=fix)
     if driver.name != "tempdir":
         what = "keeps the agent's tools inside" if driver.isolates else "is no security boundary"
-        return Check(name=name, status="pass", message=f"{driver.name}: {what}", detail={"isolates": driver.isolates})
+        by = getattr(driver, "program", None)  # which of several programs does it
+        way = f", by {program}" if by is not None and (program := by(subject.context)) is not None else ""
+        return Check(name=name, status="pass", message=f"{driver.name}: {what}{way}", detail={"isolates": driver.isolates})
     try:
         tree = _tree(subject)
         folder = new_folder(subject.scratch)
@@ -112,16 +105,3 @@ def _tree(subject: Subject) -> str | None:
     words = {"pidns": "a pid namespace", "userns": "a pid namespace of a user namespace", "subreaper": "a child subreaper"}
     mode = str(getattr(subject.context.processes, "mode", ""))
     return words.get(mode, mode or "ended as a whole")
-
-
-def _later(subject: Subject, name: str, program: str, arguments: Sequence[str]) -> Check:
-    path = shutil.which(program, path=subject.context.environ.get("PATH", os.defpath))
-    if path is None:
-        said = f"`{program}` is not on PATH"
-    else:
-        answer = ask(subject, [path, *arguments])
-        said = f"`{program}` does not work here: {answer.trouble}" if answer.trouble else f"`{program}` works here"
-    if _uses(subject, name):
-        fix = "Choose another --codeprobe-driver: tempdir is there, and keeps an agent from nothing, which is for a human to accept."
-        return Check(name=f"driver.{name}", status="fail", message=f"{name}: not available yet; {said}", fix=fix)
-    return Check(name=f"driver.{name}", status="info", message=f"{name}: not available yet; {said}")

@@ -1,4 +1,4 @@
-"""The real Claude Code CLI in driver bubblewrap: the same results as under tempdir, and nothing of the user's is there."""
+"""The real Claude Code CLI in drivers that isolate: the same results as under tempdir, and nothing of the user's is there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests import containers
 from tests.claude_runs import ClaudeProject, calls, server, transcript
 from tests.front_door import Project
 from tests.model_server import Script, ToolCall, Turn, Usage
@@ -17,6 +18,7 @@ WRITE = ToolCall("Write", {"file_path": "{cwd}/out.txt", "content": "done\n"})
 
 
 def test_the_same_as_under_tempdir(project: Project) -> None:
+    engine = containers.use(project)  # beside bubblewrap it is a default, and nothing that a task asks for
     claude = ClaudeProject(project, require_clis())
     look = f"ls {claude.home} {project.path} 2>&1; echo $PWD > where.txt; sed -i s/-/+/ calc.py"
     claude.task("look", files={"calc.py": "def add(a, b):\n    return a - b\n"}, success_criteria=[
@@ -28,7 +30,8 @@ def test_the_same_as_under_tempdir(project: Project) -> None:
     turns = (Turn("I look.", [ToolCall("Bash", {"command": look, "description": "look"}), WRITE], Usage(7, 4, 5, 3)), Turn("All done."))
     seen: dict[str, dict[str, Any]] = {}
     said: dict[str, str] = {}
-    for driver in ("tempdir", "bubblewrap"):
+    for driver in ("tempdir", "bubblewrap", "docker"):
+        claude.seen_as = containers.BRIDGE if driver == "docker" else None
         with server([Script(turns, key="[look]")]) as model:
             run = claude.run(model, f"--codeprobe-driver={driver}", f"--codeprobe-run-dir={driver}")
         record = run.result("look")
@@ -40,7 +43,8 @@ def test_the_same_as_under_tempdir(project: Project) -> None:
         seen[driver]["calls"] = [name for name, _, _ in found]
         said[driver] = found[0][2]
         assert not claude.leaked.exists()
-    assert seen["bubblewrap"] == seen["tempdir"]
-    assert ".claude.json" not in said["bubblewrap"]
+    assert seen["bubblewrap"] == seen["docker"] == seen["tempdir"]
+    assert not containers.of(engine, run)
+    assert ".claude.json" not in said["bubblewrap"] + said["docker"]
     assert "tasks" in said["tempdir"]
-    assert said["bubblewrap"].count("cannot access") == 2
+    assert said["bubblewrap"].count("cannot access") == said["docker"].count("cannot access") == 2

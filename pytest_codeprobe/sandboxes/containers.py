@@ -1,0 +1,175 @@
+"""What becomes of a command in a container: whether it ran at all, and which limits it hit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+from pytest_codeprobe.model.config import SandboxLimits
+from pytest_codeprobe.model.sandbox import RESOURCES, Process, ProcessExit
+from pytest_codeprobe.sandboxes.engines import Engine
+from pytest_codeprobe.sandboxes.hierarchies import places_of
+from pytest_codeprobe.text import one_line
+
+NO_PYTHON = "no-python"
+_MOST = 1 << 16  #: bytes of a report that are read
+_LOOK_EVERY = 1.0  #: seconds between two questions where the container is
+_OF_ENGINE = (125, 126, 127)  #: exit statuses of a client whose container could not be made or begun
+
+#: the first process in a container: sets the environment, runs the command, then says in the report what the kernel counted. Nothing
+#: but the shell's own words after the start, since a limit of processes may be used up.
+FIRST = r"""
+report=$2; . "$1"; own=$3; host=$4; shift 4
+ulimit -c 0
+echo ran >>"$report"
+if [ -n "$own" ]; then
+    if command -v "$own" >/dev/null 2>&1; then shift; set -- "$own" "$@"
+    elif [ -n "$host" ]; then shift; set -- "$host" "$@"
+    elif [ "$own" = python3 ]; then echo no-python >>"$report"; exit 127
+    fi
+fi
+"$@"; status=$?
+count() { [ -r "$2" ] && while read -r key value; do
+    [ "$key" = "$3" ] && [ "$value" -gt 0 ] && echo "$1 $value" >>"$report"
+done <"$2"; return 0; }
+top=/sys/fs/cgroup
+for file in $top/memory/memory.oom_control $top/memory.events; do count memory_mb $file oom_kill; done
+for file in $top/pids/pids.events $top/pids.events; do count pids $file max; done
+for file in $top/cpu/cpu.stat $top/cpu.stat; do count throttled $file nr_throttled; count periods $file nr_periods; done
+exit $status
+"""
+
+
+class Report:
+    """A file that the first process in a container writes. The command can write it too, which gains it nothing that it could not do."""
+
+    def __init__(self, path: Path) -> None:
+        """Make it. OSError."""
+        self.path = path
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        self._untouched = self._stamp()
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has run: nobody can make a file look as if it had never been written."""
+        return self._stamp() != self._untouched
+
+    def read(self) -> Mapping[str, int]:
+        """What was said, each word with its number."""
+        try:
+            with self.path.open("rb") as file:
+                lines = file.read(_MOST).decode("utf-8", "replace").splitlines()
+        except OSError:
+            return {}
+        words = (line.partition(" ") for line in lines)
+        return {word: int(number) if number.isdecimal() else 0 for word, _, number in words}
+
+    def _stamp(self) -> tuple[int, int, int]:
+        found = self.path.stat()
+        return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class Counters:
+    """The limits of one container, as the kernel counts them: while it lives in its control groups, then in its report."""
+
+    def __init__(self, engine: Engine, name: str, limits: SandboxLimits, report: Report) -> None:
+        self._engine, self._name, self._limits, self._report = engine, name, limits, report
+        self._files: dict[str, tuple[Path, str]] = {}
+        self._sought = 0.0
+
+    @property
+    def ends(self) -> bool:
+        """Whether there is a limit that ends a session."""
+        return self._limits.memory_mb is not None or self._limits.pids is not None
+
+    def hit(self) -> str | None:
+        """The limit that was hit."""
+        said = self._report.read()
+        for name in RESOURCES:
+            if getattr(self._limits, name) is not None and (name in said or self._counted(name)):
+                return name
+        return None
+
+    def throttled(self) -> tuple[int, int]:
+        """Periods in which all processors of the limit were used up, of those in which something ran."""
+        if self._limits.cpus is None:
+            return 0, 0
+        said = self._report.read()
+        return said.get("throttled", 0), said.get("periods", 0)
+
+    def remove(self) -> list[str]:
+        """The engine does that."""
+        return []
+
+    def _counted(self, name: str) -> bool:
+        if not self._files and monotonic() - self._sought >= _LOOK_EVERY:
+            self._files = dict(self._find())
+            self._sought = monotonic()
+        file, key = self._files.get(name, (None, ""))
+        if file is None:
+            return False
+        try:
+            lines = file.read_text(encoding="ascii").splitlines()
+        except OSError:
+            return False  # it has ended
+        return any(line.startswith(f"{key} ") and line.split()[1] != "0" for line in lines)
+
+    def _find(self) -> Iterator[tuple[str, tuple[Path, str]]]:
+        """The files with the counters, by what control groups the first process is in."""
+        try:
+            answer = self._engine.ask("container", "inspect", "--format", "{{.State.Pid}}", self._name, timeout=5.0)
+        except OSError:
+            return
+        pid = answer.output.decode("ascii", "replace").strip()
+        if not pid.isdigit() or int(pid) <= 0:
+            return
+        there = places_of(int(pid))
+        for name, controller, files in (
+            ("memory_mb", "memory", (("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill"))),
+            ("pids", "pids", (("pids.events", "max"),)),
+        ):
+            for file, key in files if controller in there else ():
+                if (path := Path(there[controller], file)).is_file():
+                    yield name, (path, key)
+                    break
+
+
+class WatchedContainer:
+    """A process in a container, whose end is only its own where it ran. `stderr`: where the engine's client complains."""
+
+    def __init__(self, process: Process, report: Report, stderr: Path, image: str) -> None:
+        self._process, self._report, self._stderr, self._image = process, report, stderr, image
+
+    def wait(self, timeout: float | None = None) -> ProcessExit | None:
+        """As the process's."""
+        ended = self._process.wait(timeout)
+        return None if ended is None else self._looked_at(ended)
+
+    def stop(self, grace: float) -> None:
+        """As the process's."""
+        self._process.stop(grace)
+
+    def destroy(self, timeout: float = 2.0) -> ProcessExit:
+        """As the process's."""
+        return self._looked_at(self._process.destroy(timeout))
+
+    def _looked_at(self, ended: ProcessExit) -> ProcessExit:
+        if ended.cause != "exit" or ended.status not in _OF_ENGINE:
+            return ended
+        if not self._report.begun:
+            return replace(ended, status=None, cause=f"enclosure: {_last_line(self._stderr)}")
+        if NO_PYTHON in self._report.read():
+            why = f"image {self._image} has no python3 on its PATH, which this needs: install Python 3.11 or newer in the image"
+            return replace(ended, status=None, cause=f"enclosure: {why}")
+        return ended
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return one_line(lines[-1], 300) if lines else "the engine said nothing"

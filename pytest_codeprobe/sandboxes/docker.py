@@ -1,0 +1,313 @@
+"""Driver `docker`: a container of docker or podman for each process tree, from an image of the task's choice.
+
+One of the session, one of each command of the task and of each grader, all removed at their end. Workspace, HOME and TMPDIR lie
+outside and are mounted at their own paths; what else is written in a container goes with it. Nothing of this machine is there but what
+the role may see: all capabilities are dropped, what is not mounted is read-only, and the engine's socket is never there.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+import shlex
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_codeprobe.errors import CodeprobeError
+from pytest_codeprobe.model.config import DockerConfig
+from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.sandbox import Command, Process, ProcessLimits, Role
+from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.sandboxes import engines
+from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun
+from pytest_codeprobe.sandboxes.containers import FIRST, Counters, Report, WatchedContainer
+from pytest_codeprobe.sandboxes.engines import Engine, Engines
+from pytest_codeprobe.sandboxes.handover import Handover
+from pytest_codeprobe.sandboxes.held import HeldProcess
+from pytest_codeprobe.sandboxes.images import Image, Images, known_id
+from pytest_codeprobe.sandboxes.leftout import what_grades
+from pytest_codeprobe.sandboxes.visible import found, narrowed, program_places
+from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
+
+_TMP = "size=1g,mode=1777"  #: of /tmp and the like inside, each; TMPDIR is on disk
+_CHILDREN = Path(__file__).resolve().parents[1] / "children"
+_INSIDE = "/run/codeprobe"  #: where what is ours alone is seen inside
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+_OF_HOST = ("SHELL", "USER", "LOGNAME")  #: variables that say something of this machine only
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OF_SHELLS = frozenset(
+    {"PPID", "UID", "EUID", "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO", "IFS", "PS4"}
+)  #: that one can't set, or had better not
+#: parts of the private folder that a role works in, beside the workspace
+_PARTS_OF: Mapping[Role, tuple[str, ...]] = {
+    "session": ("home", "tmp", "cli"),
+    "setup": ("setup", "home", "tmp"),
+    "post_run": ("setup",),
+    "grader": ("grade",),
+}
+
+
+class DockerSandbox(BaseSandbox):
+    """An attempt's folder, mounted into containers as far as their role allows."""
+
+    driver = "docker"
+    python = "python3"  #: the interpreter inside, on the image's PATH
+
+    def __init__(self, trial: Trial, context: Context, templates: TemplateStore, engine: Engine | str, images: Images) -> None:
+        super().__init__(trial, context, templates)
+        self._found, self._images = engine, images
+        self._image: Image | None = None
+        self._started = itertools.count(1)
+        self._handed: list[Handover] = []
+
+    @property
+    def unheld(self) -> Sequence[str]:
+        """None: the engine holds the limits, or makes no container."""
+        return []
+
+    @property
+    def _config(self) -> DockerConfig:
+        return self.trial.sandbox.docker or DockerConfig()
+
+    @property
+    def _engine(self) -> Engine:
+        if isinstance(self._found, str):
+            raise CodeprobeError("SANDBOX_UNAVAILABLE", f"sandbox driver 'docker' can't be used here: {self._found}")
+        return self._found
+
+    def make_workspace(self) -> tuple[Workspace, Path]:
+        """A copy: an engine that is a service does not see what is mounted for this process alone."""
+        template = self._templates.get(self.trial.sandbox, what_grades(self.trial))
+        return CopiedWorkspace(template, self.workspace, self.root / "baseline"), template.tree
+
+    def make_group(self) -> None:
+        """None: the engine holds the limits."""
+
+    def rlimits(self) -> Mapping[str, tuple[int, int]]:
+        """Of the engine's client."""
+        return {}
+
+    def prepare(self) -> None:
+        """Have the image, then as every sandbox."""
+        if self._image is None:
+            self._image = self._images.get(
+                self._engine,
+                self._config,
+                timeout=self.trial.limits.setup_timeout,
+                offline=self.context.options.offline,
+                stopped=functools.partial(self.context.stops.forbids_start, self.trial.agent.type or ""),
+            )
+        super().prepare()
+
+    def start(self, command: Command, *, role: Role, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
+        """As every sandbox; an open socket as standard input goes in by another way than an engine's client."""
+        if command.stdin_fd is not None:
+            handed = Handover(self.root / f"stdin-{next(self._numbers)}", command.stdin_fd)
+            self._handed.append(handed)
+            taker = (self.context.python, "-I", "-S", str(_CHILDREN / "take_input.py"), str(handed.folder))
+            first, *rest = command.argv
+            argv = [*taker, self.python if first == self.context.python else first, *rest]
+            command = replace(command, argv=argv, stdin_fd=None, reads=[*command.reads, handed.folder])
+        return super().start(command, role=role, stdout=stdout, stderr=stderr, limits=limits)
+
+    def enclosed(self, command: Command, role: Role, stderr: Path) -> Enclosed:
+        """The command in a container of its own, the engine's client in its place."""
+        engine, image, number = self._engine, self._ready(), next(self._started)
+        name, own = engines.new_name(), [path for path in self._parts_of(role) if path.is_dir()]
+        program, host, shown = self._program(command, own)
+        report = Report(self.logs / f"report-{number}")
+        inside, extra = self._inside(command.cwd or self.workspace)
+        env, odd = self._environment(command.env, image, inside)
+        settings = self.logs / f"environment-{number}"
+        _write(settings, "".join(f"export {k}={shlex.quote(v)}\n" for k, v in env.items()))
+        certificates = [Path(env[k]) for k in _CERTIFICATES if env.get(k, "").startswith("/")]
+        binds = [
+            *((path, path, True) for path in _outermost([_CHILDREN, *shown, *command.reads, *certificates])),
+            *((path, path, False) for path in own),
+            *extra,
+            (settings, Path(_INSIDE, "environment"), True),
+            (report.path, Path(_INSIDE, "report"), False),
+        ]
+        argv = [
+            engine.program, "run", "-i", "--name", name, "--pull", "never", "--log-driver", "none", "--entrypoint", "/bin/sh",
+            "--label", f"codeprobe.run={self.context.run_id}", "--label", f"codeprobe.trial={self.trial.node_id}",
+            *engine.own_words(), *engine.user(), *self._walls(), *mounts(binds), *self._limits(),
+            *(word for k in odd for word in ("--env", k)), "--workdir", str(inside), image.id,
+            "-c", FIRST, "codeprobe", f"{_INSIDE}/environment", f"{_INSIDE}/report", *program, host, *command.argv,
+        ]  # fmt: skip
+
+        def watched(process: Process) -> Process:
+            seen: Process = WatchedContainer(process, report, stderr, self._config.image or image.id[:12])
+            limits = self.trial.sandbox.limits
+            counters = Counters(engine, name, limits, report)
+            return HeldProcess(seen, counters, 5.0) if counters.ends or limits.cpus is not None else seen
+
+        return Enclosed(argv, "/", watched, env={**engine.env, **odd}, outside=engine.outside(name))
+
+    def delete(self) -> Sequence[str]:
+        """As every sandbox."""
+        for handed in self._handed:
+            handed.close()
+        self._handed = []
+        return super().delete()
+
+    def _ready(self) -> Image:
+        if self._image is None:
+            raise CodeprobeError("SANDBOX_FAILED", "the sandbox is not prepared")
+        return self._image
+
+    def _parts_of(self, role: Role) -> list[Path]:
+        return [self.workspace, *(self.root / part for part in _PARTS_OF[role])]
+
+    def _program(self, command: Command, own: Sequence[Path]) -> tuple[list[str], str, list[Path]]:
+        """What the image is to be searched for (empty: the program is taken as it stands), this machine's instead, what that needs.
+
+        The image's own program is what counts. Where it has none of that name, this machine's is shown, if it lies outside the
+        system's folders: those of an image are its own.
+        """
+        name = command.argv[0]
+        if name == self.context.python:
+            return [self.python], "", []
+        relative = "/" in name and not name.startswith("/")
+        if relative or (name.startswith("/") and any(Path(name).is_relative_to(place) for place in own)):
+            return [""], "", []
+        try:
+            here = found(name, command.env, self.workspace)
+        except FileNotFoundError:
+            return [Path(name).name], "", []
+        if any(here.is_relative_to(place) for place in own):  # a stand-in, which comes first on PATH
+            return [""], "", []
+        places = list(narrowed(program_places(here, command.env)))
+        if here.is_file() and any(here.is_relative_to(place) for place in places):
+            return [Path(name).name], str(here), places
+        return [Path(name).name if not name.startswith("/") else ""], "", []
+
+    def _environment(self, given: Mapping[str, str], image: Image, cwd: Path) -> tuple[dict[str, str], dict[str, str]]:
+        """Variables for a shell to set, and those that no shell can: the command's own, without what is of this machine only.
+
+        Of PATH the folders of this machine are replaced by the image's.
+        """
+        host = self.context.environ
+        env = {k: v for k, v in given.items() if k not in _OF_HOST or v != host.get(k)}
+        env = {k: v for k, v in env.items() if k not in _CERTIFICATES or v != host.get(k) or Path(v).exists()}
+        if "PWD" in env:
+            env["PWD"] = str(cwd)
+        if "PATH" in env:
+            own = host.get("PATH", os.defpath).split(os.pathsep)
+            kept = [part for part in env["PATH"].split(os.pathsep) if part not in own]
+            inner = [part for part in kept if "node_modules" not in part]
+            env["PATH"] = os.pathsep.join([*inner, image.path, *(part for part in kept if part not in inner)])
+        odd = {k: v for k, v in env.items() if not _NAME.fullmatch(k) or k in _OF_SHELLS}
+        plain = {k: v for k, v in env.items() if k not in odd}
+        return plain, {k: v for k, v in odd.items() if k not in self._engine.env and "=" not in k}
+
+    def _inside(self, cwd: Path) -> tuple[Path, list[tuple[Path, Path, bool]]]:
+        """Where a command works, and what else is mounted: `docker.mounts`, the workspace as `docker.working_dir`."""
+        extra = [(Path(mount.source).expanduser(), Path(mount.target), mount.read_only) for mount in self._config.mounts or ()]
+        if self._config.working_dir is None:
+            return cwd, extra
+        own = Path(self._config.working_dir)
+        below = own / cwd.relative_to(self.workspace) if cwd.is_relative_to(self.workspace) else cwd
+        return below, [*extra, (self.workspace, own, False)]
+
+    def _walls(self) -> Iterator[str]:
+        yield from ("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--security-opt", "label=disable", "--read-only")
+        for place in ("/tmp", "/var/tmp", "/run"):
+            yield from ("--tmpfs", f"{place}:{_TMP}")
+        if self.trial.sandbox.network == "off" or self.context.options.offline:
+            yield from ("--network", "none")
+
+    def _limits(self) -> Iterator[str]:
+        limits = self.trial.sandbox.limits
+        if limits.memory_mb is not None:
+            yield from ("--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m")
+        if limits.cpus is not None:
+            yield from ("--cpus", f"{max(0.01, min(limits.cpus, os.cpu_count() or 1)):g}")
+        if limits.pids is not None:
+            yield from ("--pids-limit", str(limits.pids + 1))  # the first process is ours
+
+
+def mounts(binds: Iterable[tuple[Path, Path, bool]]) -> Iterator[str]:
+    """The words for what is mounted: (of this machine, inside, read-only). The last one for a place counts."""
+    for target, (source, read_only) in {target: (source, read_only) for source, target, read_only in binds}.items():
+        fields = ["type=bind", f"source={os.path.realpath(source)}", f"target={target}", *(["readonly"] if read_only else [])]
+        yield from ("--mount", ",".join(_field(text) for text in fields))
+
+
+def _field(text: str) -> str:
+    """As in a line of CSV, which is what engines read."""
+    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n') else text
+
+
+def _outermost(places: Iterable[Path]) -> list[Path]:
+    """Those that are there and lie in none of the others."""
+    kept: list[Path] = []
+    for place in sorted(dict.fromkeys(places), key=lambda path: len(path.parts)):
+        if place.exists() and place != Path("/") and not any(place.is_relative_to(other) for other in kept):
+            kept.append(place)
+    return kept
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+
+
+class DockerDriver:
+    """Containers. Needs docker or podman, and an image."""
+
+    name = "docker"
+    isolates = True
+
+    def __init__(self) -> None:
+        self._templates = StoreOfRun()
+        self._engines, self._images = Engines(), Images()
+        self._lock = threading.Lock()
+        self._swept = False
+
+    def engine(self, context: Context) -> Engine | str:
+        """The engine of a run, or why there is none. What killed runs have left in it goes at the first time."""
+        engine = self._engines.get(context)
+        with self._lock:
+            if not self._swept and isinstance(engine, Engine):
+                self._swept = True
+                for name, gone in engines.take_away(engine):
+                    context.warn(f"swept: container {name}, left by a run that was killed{'' if gone else '; it could not be removed'}")
+        return engine
+
+    def unavailable(self, context: Context) -> str | None:
+        """Found out by asking the engine, once in each process."""
+        engine = self.engine(context)
+        return engine if isinstance(engine, str) else None
+
+    def program(self, context: Context) -> str | None:
+        """The engine's client, where there is one."""
+        engine = self.engine(context)
+        return None if isinstance(engine, str) else engine.program
+
+    def image_id(self, trial: Trial, context: Context) -> str | None:
+        """The id of a trial's image where it is named and there; a session in another one is another session."""
+        config = trial.sandbox.docker
+        if config is None or config.image is None or isinstance(engine := self.engine(context), str):
+            return None
+        return known_id(engine, config.image)
+
+    def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
+        """What it can't hold: disk, and networks that are neither on nor off; and it has no image of its own."""
+        config, missing = trial.sandbox, []
+        if config.docker is None or (config.docker.image is None and config.docker.dockerfile is None):
+            missing.append(("sandbox.docker", "an image or a dockerfile: driver docker has none of its own"))
+        if config.network not in ("on", "off"):
+            missing.append(("sandbox.network", "a driver with a gateway"))
+        if config.limits.disk_mb is not None:
+            missing.append(("sandbox.limits.disk_mb", "driver bubblewrap"))
+        return missing
+
+    def create(self, trial: Trial, context: Context) -> DockerSandbox:
+        """A new sandbox; nothing is on disk before its prepare()."""
+        return DockerSandbox(trial, context, self._templates.of(context), self.engine(context), self._images)

@@ -1,0 +1,270 @@
+"""Driver docker, with real podman: what is there inside, what is held, and how a fault of the engine is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from pytest_codeprobe.model.config import DockerConfig, DockerMount
+from pytest_codeprobe.sandboxes.docker import mounts
+from pytest_codeprobe.sandboxes.engines import Engine, client_environment
+from tests import containers
+from tests.containers import BARE, IMAGE, use
+from tests.front_door import Project, scripted
+
+WRITE = {"write": {"path": "out.txt", "content": "x"}}
+OUT = [{"type": "file_exists", "path": "out.txt"}]
+AGENT = "--codeprobe-agent=scripted"
+
+
+@pytest.mark.parametrize("mode", ["plain", "jobs"])
+def test_sessions_pre_run_graders_and_hidden_tests_work_in_it(project: Project, mode: str) -> None:
+    engine = use(project)
+    project.write("tasks/hidden/test_add.py", "from calc import add\ndef test_add(): assert add(1, 2) == 3\n")
+    code = "def add(a, b):\n    return a + b\n"
+    hidden = {"type": "pytest", "paths": ["hidden"]}
+    project.task("right", agent=scripted({"write": {"path": "calc.py", "content": code}}), success_criteria=[hidden])
+    project.task("wrong", agent=scripted({"write": {"path": "calc.py", "content": code.replace("+", "-")}}), success_criteria=[hidden])
+    project.write("tasks/reference.txt", "from the task's folder\n")
+    project.environment["PLAIN"] = "of this machine"
+    inside = "cat before.txt > out.txt; echo $TMPDIR > $TMPDIR/x; echo $HOME > $HOME/x; printenv > env.txt; id -u > id.txt"
+    shim = {"record_cli": [{"tool": "gh", "exit_code": 3}]}
+    project.task(
+        "commands",
+        pre_run=[{"command": "cp $TASK_DIR/reference.txt before.txt; echo $HOME > home.txt"}],
+        agent=scripted({"run": inside}, {"run": "gh pr list; echo $? > gh.txt"}),
+        post_run=[{"command": f"cp out.txt {project.marks}/out.txt"}],
+        sandbox={"env": {"ODD": "a 'quoted'\nline $HOME"}, **shim},
+        success_criteria=[
+            {"type": "file_contains", "path": "out.txt", "includes": ["from the task's folder"]},
+            {"type": "file_contains", "path": "gh.txt", "includes": ["3"]},
+            {"type": "cli_called", "tool": "gh", "verb": "pr list"},
+            {"type": "run_command", "command": 'cmp out.txt "$TASK_DIR/reference.txt" && python -c "print(1)"', "expected_stdout": "1"},
+            {"type": "run_command", "command": "printenv ODD", "expected_stdout": "a 'quoted'\nline $HOME"},
+        ],
+    )
+    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
+    assert run.statuses == {"right": "passed", "wrong": "failed", "commands": "passed"}, run.output
+    assert {line["driver"] for line in run.plan} == {"docker"}
+    assert not (project.marks / "out.txt").exists()  # post_run is inside, too
+    kept = run.trial("commands") / "artifacts"
+    found = dict(line.partition("=")[::2] for line in (kept / "env.txt").read_text().splitlines() if "=" in line)
+    assert found["PATH"].split(":")[1:] == ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    assert "PLAIN" not in found
+    assert (kept / "id.txt").read_text() == f"{os.geteuid()}\n"
+    run.assert_nothing_left()
+    assert not containers.of(engine, run)
+
+
+def test_limits_end_a_session_and_are_named(project: Project) -> None:
+    engine = use(project)
+    hog, sleep = "python3 -c 'len(bytes([1]) * (300 << 20))'", {"sleep": 60}
+    bomb = "for i in $(seq 40); do sleep 60 & done; sleep 60"
+    for name, limits, *steps in (
+        ("memory", {"memory_mb": 100}, {"run": f"{hog}; true"}, sleep),
+        ("pids", {"pids": 20}, {"run": bomb}, sleep),
+        ("at-its-end", {"memory_mb": 100}, {"run": f"{hog}; true"}),
+        ("cpus", {"cpus": 0.1}, {"run": "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done"}),
+        ("enough", {"memory_mb": 1000, "cpus": 1.5, "pids": 100}, {"run": hog}),
+    ):
+        project.task(name, agent=scripted(WRITE, *steps), sandbox={"limits": limits}, success_criteria=OUT)
+    trapped = scripted(WRITE, {"run": "trap 'touch saved.txt; exit' TERM; sleep 60 & wait"})
+    project.task(
+        "slow", agent=trapped, run_limits={"task_timeout": 4}, success_criteria=[*OUT, {"type": "file_exists", "path": "saved.txt"}]
+    )
+    run = project.run("tasks", AGENT, "--codeprobe-jobs=3").assert_consistent()
+    hits = {task: e["limit_hit"] and e["limit_hit"]["name"] for task, e in run.finished.items()}
+    assert hits == {"memory": "memory_mb", "pids": "pids", "at-its-end": "memory_mb", "cpus": None, "enough": None, "slow": "task_timeout"}
+    assert run.statuses == dict.fromkeys(hits, "passed"), run.output
+    log = (run.trial("cpus") / "attempt-1" / "trial.log").read_text()
+    assert (used := re.search(r"sandbox.limits.cpus = 0.1: used up in ([0-9]+) of [0-9]+ periods", log)), log
+    assert int(used[1]) > 0
+    run.assert_nothing_left()
+    assert not containers.of(engine, run)
+
+
+def test_ten_want_the_same_port(project: Project) -> None:
+    engine = use(project)
+    serve = (
+        "import socket; s = socket.create_server(('0.0.0.0', 8000)); socket.create_connection(('127.0.0.1', 8000)); open('out.txt', 'w')"
+    )
+    for network in ("on", "off"):
+        for number in range(5):
+            steps = scripted({"run": f'python3 -c "{serve}"'}, {"sleep": 1})
+            project.task(f"{network}-{number}", agent=steps, sandbox={"network": network}, success_criteria=OUT)
+    run = project.run("tasks", AGENT, "--codeprobe-jobs=10").assert_consistent()
+    assert set(run.statuses.values()) == {"passed"}, run.output
+    assert len(run.statuses) == 10
+    assert not containers.of(engine, run)
+
+
+def test_faults_of_image_and_engine_are_no_failures(project: Project, tmp_path: Path) -> None:
+    engine = use(project, image=None)
+    hidden = {"type": "pytest", "paths": ["hidden"]}
+    project.write("tasks/hidden/test_it.py", "def test_it(): pass\n")
+    project.write("tasks/Dockerfile", f"FROM {IMAGE}\nARG WORD\nENV SAID=$WORD\n")
+    project.write("tasks/wrong/Dockerfile", "FROM\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/in.txt").write_text("mounted\n")
+    shell = {"type": "command", "command": ["sh", "-c", "echo $SAID; cp /in/in.txt out.txt; pwd >> out.txt; touch /in/x"]}
+    built = {"dockerfile": "Dockerfile", "build": {"args": {"WORD": "built"}}, "mounts": [f"{tmp_path}/data:/in"]}
+    docker = {
+        "built": {**built, "working_dir": "/work"}, "absent": {"image": "localhost/codeprobe-none:1"},
+        "unbuilt": {"dockerfile": "wrong/Dockerfile"},
+        "no-python": {"image": BARE}, "no-program": {"image": BARE}, "unmakable": {"image": BARE, "mounts": ["/nowhere/at-all:/in"]},
+    }  # fmt: skip
+    agents = {"built": shell, "no-program": {"type": "command", "command": ["no-such-cli"]}}
+    plain = {"type": "command", "command": ["sh", "-c", "echo x > out.txt"]}
+    for name, config in docker.items():
+        criteria = [hidden] if name == "no-python" else OUT
+        project.task(name, agent=agents.get(name, plain), sandbox={"docker": config}, success_criteria=criteria)
+    environment = {**project.environment, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    run = project.run("tasks", "--codeprobe-agent=command", "--codeprobe-jobs=3", env=environment).assert_consistent()
+    found = {task: e["code"] for task, e in run.finished.items()}
+    failed = dict.fromkeys(("absent", "unbuilt", "no-python", "unmakable"), "SANDBOX_FAILED")
+    assert found == {"built": None, "no-program": "AGENT_CRASHED", **failed}, run.output
+    why = {name: run.result(name)["reason"] for name in failed}
+    assert "image 'localhost/codeprobe-none:1' can't be had" in why["absent"]
+    assert "wrong/Dockerfile can't be built" in why["unbuilt"]
+    assert f"image {BARE} has no python3 on its PATH" in why["no-python"]
+    assert "its sandbox could not be made: " in why["unmakable"]
+    assert "/nowhere/at-all" in why["unmakable"]
+    assert (run.trial("built") / "artifacts/out.txt").read_text() == "mounted\n/work\n"
+    assert run.result("built")["final_message"].strip() == "built"
+    assert not (tmp_path / "data/x").exists()
+    run.assert_nothing_left()
+    assert not containers.of(engine, run)
+
+
+def test_docker_is_asked_in_its_own_words(project: Project) -> None:
+    """By a program of its name that podman stands behind, which knows all of docker's words; docker knows none of podman's own."""
+    engine = use(project)
+    docker, log = project.scratch / "bin/docker", project.scratch / "log"
+    docker.parent.mkdir()
+    docker.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" | tr "\\n" " " >> {log}; echo >> {log}\nexec podman "$@"\n')
+    docker.chmod(0o755)
+    project.write("pytest.ini", f"[pytest]\ncodeprobe_engine = {docker}\n")
+    agent, own = scripted({"run": "printenv MY_TOKEN > out.txt; sleep 60"}), {"env": {"MY_TOKEN": "s3cret-value-of-mine"}, "network": "off"}
+    project.task("t", sandbox=own, agent=agent, run_limits={"task_timeout": 4}, success_criteria=OUT)
+    run = project.run("tasks", AGENT).assert_consistent()
+    assert run.statuses == {"t": "passed"}, run.output
+    lines = log.read_text().splitlines()
+    said = {line.split()[0] for line in lines}
+    assert said == {"ps", "image", "run", "exec", "rm"}
+    assert all(line.startswith("rm -f -v codeprobe-") for line in lines if line.startswith("rm"))
+    for line in (line for line in lines if line.startswith("run")):
+        assert "--cap-drop ALL --security-opt no-new-privileges --security-opt label=disable --read-only" in line
+        assert "--network none" in line
+        assert f"--user {os.geteuid()}:{os.getegid()}" in line
+        assert not {"--http-proxy=false", "--userns"} & set(line.split())
+    assert "s3cret" not in log.read_text()
+    assert not containers.of(engine, run)
+
+
+def test_podman_without_root_keeps_who_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 100)
+    assert Engine("podman", "/usr/bin/podman", {}).user() == ["--userns", "keep-id", "--user", "1000:100"]
+    assert Engine("docker", "/usr/bin/docker", {}).user() == ["--user", "1000:100"]
+    assert client_environment({"ANTHROPIC_API_KEY": "x", "DOCKER_HOST": "y", "HOME": "/h"}) == {
+        "PATH": os.defpath, "DOCKER_HOST": "y", "HOME": "/h",
+    }  # fmt: skip
+
+
+def test_what_is_mounted(tmp_path: Path) -> None:
+    odd = tmp_path / 'a,"b'
+    words = list(mounts([(tmp_path, Path("/x"), True), (odd, Path("/x"), False)]))
+    assert words == ["--mount", f'type=bind,"source={tmp_path}/a,""b",target=/x']
+    for short, full in (("/a:/b", (True, "/a", "/b")), ("~/a:/b:rw", (False, "~/a", "/b"))):
+        mount = DockerMount.model_validate(short)
+        assert (mount.read_only, mount.source, mount.target) == full
+    for wrong in ("/a", "a:/b", "/a:b", "/a:/b:z", "/a:/b:rw:z"):
+        with pytest.raises(ValidationError):
+            DockerMount.model_validate(wrong)
+    with pytest.raises(ValidationError, match="exclude each other"):
+        DockerConfig.model_validate({"image": "x", "dockerfile": "y"})
+
+
+def test_an_engine_that_is_not_there(project: Project) -> None:
+    """And an image that nobody named: told at collection."""
+    project.write("pytest.ini", "[pytest]\ncodeprobe_engine = no-engine\n")
+    project.task("t", agent=scripted(WRITE))
+    none = project.run("tasks", AGENT, "--codeprobe-driver=docker", "--codeprobe-json", junit=False)
+    (error,) = json.loads(none.stdout)["errors"]
+    assert (none.code, error["code"]) == (4, "TASK_INVALID")
+    assert "sandbox.docker needs an image or a dockerfile" in error["message"]
+    away = project.run(
+        "tasks", AGENT, "--codeprobe-driver=docker", "--codeprobe-set=sandbox.docker.image=x", "--codeprobe-json", junit=False
+    )
+    (error,) = json.loads(away.stdout)["errors"]
+    assert (away.code, error["code"]) == (6, "SANDBOX_UNAVAILABLE")
+    assert "there is no program `no-engine` on PATH" in error["message"]
+
+
+@pytest.mark.parametrize("who", ["keeper", "spawner", "pytest"])
+def test_whoever_is_killed_no_container_is_left(project: Project, who: str) -> None:
+    engine = use(project)
+    project.task("t", agent=scripted(WRITE, {"run": "touch on.txt; trap '' TERM; sleep 600 & sleep 600"}), success_criteria=OUT)
+    run = project.start("tasks", AGENT)
+    home = Path(project.environment["TMPDIR"])
+    run.poll(lambda: bool(list(home.glob("codeprobe-*/workspace/on.txt"))), 60)
+    assert len(containers.of(engine, run)) == 1
+    pids = {"pytest": [run.process.pid]} if who == "pytest" else {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (comm := _comm(entry)).startswith("codeprobe-") and _is_below(int(entry.name), run.process.pid):
+            pids.setdefault({"codeprobe-keep": "keeper", "codeprobe-spawn": "spawner"}.get(comm, ""), []).append(int(entry.name))
+    for pid in pids[who]:
+        os.kill(pid, signal.SIGKILL)
+    if who == "spawner":  # the session goes on; then it is stopped
+        run.signal(signal.SIGINT)
+    run.wait(60)
+    containers.wait_until_gone(engine, run)
+    if who == "keeper":
+        assert run.finished["t"]["code"] == "SANDBOX_FAILED"
+    run.assert_nothing_left(10)
+
+
+def test_what_a_killed_run_left_is_swept(project: Project) -> None:
+    """All who would have ended it are killed: the next run, or `codeprobe clean`, finds it. Of the living it takes none."""
+    engine = use(project)
+    project.task("t", agent=scripted(WRITE, {"run": "touch on.txt; sleep 600"}), success_criteria=OUT)
+    run = project.start("tasks", AGENT)
+    home = Path(project.environment["TMPDIR"])
+    run.poll(lambda: bool(list(home.glob("codeprobe-*/workspace/on.txt"))), 60)
+    living = project.codeprobe("clean", "--json").lines[0]["data"]["containers"]
+    assert run.process.pid not in [found["pid"] for found in living]
+    below = [int(e.name) for e in Path("/proc").iterdir() if e.name.isdigit() and _comm(e).startswith("codeprobe-")]
+    below = [pid for pid in below if _is_below(pid, run.process.pid)]
+    for pid in (run.process.pid, *below):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (*below, run.process.pid):
+        os.kill(pid, signal.SIGKILL)
+    run.wait(60)
+    (left,) = containers.of(engine, run)
+    swept = project.codeprobe("clean", "--json").lines[0]["data"]["containers"]
+    assert {"name": left, "pid": run.process.pid, "removed": True} in swept
+    assert not containers.of(engine, run)
+
+
+def _comm(entry: Path) -> str:
+    try:
+        return (entry / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _is_below(pid: int, top: int) -> bool:
+    while pid > 1:
+        if pid == top:
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return False
