@@ -109,6 +109,14 @@ class FakeGrading:
         }
 
     @property
+    def python(self) -> str:
+        return self.context.python
+
+    @property
+    def installed(self) -> Path | None:
+        return None
+
+    @property
     def command_environment(self) -> Mapping[str, str]:
         return self.environment
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_codeprobe.model.config import PythonSetup, SandboxSetup
 from pytest_codeprobe.options import RunOptions
 from pytest_codeprobe.sandboxes.patterns import Patterns
 from pytest_codeprobe.tasks import dialect
@@ -18,12 +19,11 @@ from tests.task_files import MINIMAL, expand_one, load_one, plan, refused, setti
 
 DIALECT = MINIMAL + "dialect: coder-eval\n"
 CLAUDE = "agent: {type: claude-code}\n"
-LEFT_OUT = "sandbox.setup.python without packages is not available yet: commands find the interpreter that runs pytest; it is left out"
 
 
 def test_a_layer_below_all_others(tmp_path: Path) -> None:
     trial = expand_one(tmp_path, DIALECT + CLAUDE)
-    assert (trial.sandbox.driver, trial.notes, trial.host_environment) == ("tempdir", (LEFT_OUT,), True)
+    assert (trial.sandbox.driver, trial.sandbox.setup, trial.host_environment) == ("tempdir", SandboxSetup(python=PythonSetup()), True)
     assert trial.agent.allowed_tools == ("Bash", "Read", "Write", "Edit", "Glob", "Grep", "Skill")
     (found,) = explained(load_one(tmp_path, DIALECT + CLAUDE), plan(settings(tmp_path)))
     assert {path: owner for path, owner in found.origins.items() if owner[0] == "dialect"} == {
@@ -33,14 +33,14 @@ def test_a_layer_below_all_others(tmp_path: Path) -> None:
     }
     write(tmp_path / "experiments/default.yaml", "defaults: {driver: auto, sandbox: {python: null}, agent: {allowed_tools: [Read]}}\n")
     trial = expand_one(tmp_path, DIALECT + CLAUDE)
-    assert (trial.sandbox.driver, trial.notes, trial.agent.allowed_tools) == ("auto", (), ("Read",))
+    assert (trial.sandbox.driver, trial.sandbox.setup, trial.agent.allowed_tools) == ("auto", SandboxSetup(), ("Read",))
     assert expand_one(tmp_path, DIALECT, RunOptions(driver="tempdir", on_command_line=("driver",))).sandbox.driver == "tempdir"
 
 
 def test_packages_of_a_layer_above_join_it(tmp_path: Path) -> None:
     packages = DIALECT + "sandbox: {python: {env_packages: [x]}}\n"
-    assert "sandbox.setup.python is not available yet" in refused(expand_one, tmp_path, packages)
-    assert expand_one(tmp_path, DIALECT + "sandbox: {python: null}\n").notes == ()
+    assert expand_one(tmp_path, packages).sandbox.setup == SandboxSetup(python=PythonSetup(packages=("x",)))
+    assert expand_one(tmp_path, DIALECT + "sandbox: {python: null}\n").sandbox.setup == SandboxSetup()
 
 
 def test_a_simulated_user_is_there_if_it_is_said(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_ini_and_what_explain_says_of_it(project: Project) -> None:
     project.write("pytest.ini", "[pytest]\ncodeprobe_dialect = coder-eval\n")
     project.task("t", agent=scripted({"write": {"path": "out.txt", "content": "x"}}))
     run = project.run("tasks", "--codeprobe-agent=scripted").assert_consistent()
-    assert (run.code, run.envelope["warnings"]) == (0, [LEFT_OUT])
+    assert (run.code, run.envelope["warnings"]) == (0, [])
     assert '["dialect", null]' in json.dumps(json.loads((run.folder / "lock.json").read_text()))
     told = [line.split() for line in project.codeprobe("explain", "t").output.splitlines()]
     assert ["sandbox.driver", "tempdir", "dialect", "coder-eval"] in told

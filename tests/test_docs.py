@@ -21,12 +21,13 @@ from pytest_codeprobe.errors import error_codes
 from pytest_codeprobe.model.config import (
     AgentConfig,
     DockerConfig,
+    NodeSetup,
     PreRunCommand,
+    PythonSetup,
     Reference,
     RunLimits,
     SandboxConfig,
     SandboxLimits,
-    SandboxSetup,
     Simulation,
     Solution,
     StarterFile,
@@ -173,13 +174,14 @@ MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "sandbox.limits": (SandboxLimits,),
     "sandbox.docker": (DockerConfig,),
     "sandbox.template_sources": (TemplateSource, StarterFile),
+    "sandbox.setup": (PythonSetup, NodeSetup),
     "run_limits": (RunLimits,),
     "simulation": (Simulation,),
     "Commands before and after": (PreRunCommand,),
     "reference and solution": (Reference, Solution),
 }
 NOT_YET = "Not available yet"
-FOR_SOME_VALUES = {"sandbox.network", "sandbox.docker"}  #: refused for some values only
+FOR_SOME_VALUES = {"sandbox.network", "sandbox.docker", "sandbox.setup"}  #: refused for some values only
 
 
 def not_yet() -> set[str]:
@@ -197,15 +199,12 @@ def not_yet() -> set[str]:
         **dict.fromkeys(SandboxConfig.model_fields, "x"),
         "limits": dict.fromkeys(SandboxLimits.model_fields, "x"),
         "docker": {"user": "x"},
-        "setup": {name: {"packages": ["x"]} for name in SandboxSetup.model_fields},
     }
     found |= {".".join(str(part) for part in path if not isinstance(part, int)) for path, _ in availability.of_sandbox(sandbox)}
     limits = dict.fromkeys(SandboxLimits.model_fields, 1)
-    config = SandboxConfig.model_validate({"network": "off", "limits": limits, "docker": {}})
+    config = SandboxConfig.model_validate({"network": "off", "limits": limits, "docker": {}, "setup": {"python": {}}})
     for driver in sandboxes.BUILTIN:
         found |= {name for name, _ in driver.unsupported(cast("Any", SimpleNamespace(sandbox=config)))}
-    if {f"sandbox.setup.{name}" for name in SandboxSetup.model_fields} <= found:
-        found.add("sandbox.setup")
     held = {"type", "env", "permission_mode"}.union(*(agent.supports for agent in agents.BUILTIN))
     return found | {f"agent.{name}" for name in AgentConfig.model_fields if name not in held}
 

@@ -113,7 +113,16 @@ def test_a_task_without_an_agent_of_its_own_keeps_to_that(tmp_path: Path) -> Non
         ("sandbox: {network: [a.b, c]}", "5:20", "sandbox.network: [a.b, c] needs driver bubblewrap or docker"),
         ("sandbox: {limits: {disk_mb: 3}}", "5:29", "sandbox.limits.disk_mb: 3 needs driver bubblewrap or docker"),
         ("sandbox: {docker: {image: x}}", "5:19", "sandbox.docker needs driver docker"),
-        ("sandbox: {setup: {python: {packages: [a]}}}", "5:27", "sandbox.setup.python is not available yet"),
+        (
+            "sandbox: {setup: {python: {packages: [--pre]}}}",
+            "5:39",
+            "'sandbox.setup.python.packages[0]' must name a package; options of pip and npm are for the user's own settings",
+        ),
+        (
+            "sandbox: {setup: {python: {version: 2.7}}}",
+            "5:37",
+            "'sandbox.setup.python.version' must be a version of Python 3, such as 3.12",
+        ),
         ("sandbox: {driver: tempdri}", "5:19", "unknown driver 'tempdri' (did you mean 'tempdir'?)"),
     ],
 )

@@ -5,9 +5,10 @@ These are the strict models of the YAML; which of their fields this version can 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
 from pytest_codeprobe.model.invocations import RecordedCli
@@ -93,17 +94,36 @@ class TemplateSource(Model):
         return self
 
 
+def _package(value: str) -> str:
+    if value.startswith("-"):
+        raise ValueError("must name a package; options of pip and npm are for the user's own settings")
+    if not value.strip() or not value.isprintable():
+        raise ValueError("must name a package")
+    return value
+
+
+#: as pip or npm take it
+Package = Annotated[Text, AfterValidator(_package)]
+
+
 class PythonSetup(Model):
     """A Python environment for the workspace."""
 
-    packages: tuple[Text, ...] = ()
+    packages: tuple[Package, ...] = ()
     version: Text | None = None
+
+    @field_validator("version")
+    @classmethod
+    def _of_python_3(cls, value: str | None) -> str | None:
+        if value is not None and re.fullmatch(r"3(\.\d+){0,2}", value) is None:
+            raise ValueError("must be a version of Python 3, such as 3.12")
+        return value
 
 
 class NodeSetup(Model):
     """Node packages for the workspace."""
 
-    packages: tuple[Text, ...] = ()
+    packages: tuple[Package, ...] = ()
 
 
 class SandboxSetup(Model):

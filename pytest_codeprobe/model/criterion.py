@@ -88,6 +88,14 @@ class Grading(Protocol):
         """The clean environment of graders, with TASK_DIR, WORKSPACE, AGENT_OUTPUT, TRANSCRIPT, REFERENCE_DIR."""
 
     @property
+    def python(self) -> str:
+        """The interpreter of tests that nobody may have changed: of the task's `sandbox.setup.python`, else the one that runs pytest."""
+
+    @property
+    def installed(self) -> Path | None:
+        """Where the session has put Python packages into the environment of `sandbox.setup.python`; None where it has none."""
+
+    @property
     def command_environment(self) -> Mapping[str, str]:
         """The same, of commands that stand in the task: with the host's variables where the task sees them."""
 

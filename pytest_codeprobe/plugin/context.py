@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pytest_codeprobe.plugin.budget import ledger_of
 from pytest_codeprobe.plugin.checks import named_snapshot
 from pytest_codeprobe.plugin.offline import network_of
 from pytest_codeprobe.run.spool import Spool
+from pytest_codeprobe.sandboxes.environments import forget_shared
 from pytest_codeprobe.text import Redactor, secret_values
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 def context_of(live: Live) -> Context:
     """Made once for each process, which is `live`'s to see to. CodeprobeError where an option names what can't be used."""
     environ, options = dict(os.environ), live.state.options
-    return Context(
+    context = Context(
         run_id=live.state.run_id,
         run_dir=live.state.run_dir,
         rootdir=live.config.rootpath,
@@ -45,6 +47,9 @@ def context_of(live: Live) -> Context:
         warn=live.warn,
         proportions=live.proportions,
     )
+    if not live.state.worker:
+        live.config.add_cleanup(functools.partial(forget_shared, context))
+    return context
 
 
 def _prices(live: Live) -> Prices:

@@ -171,6 +171,8 @@ def _with_paths(options: RunOptions, config: pytest.Config) -> RunOptions:
     """Files that were named relative to where pytest was started, or to rootdir, mean the same in every process."""
     if options.suite is not None:
         options = replace(options, suite=os.path.abspath(config.invocation_params.dir / options.suite))
+    if options.regrade is not None and (place := config.invocation_params.dir / options.regrade).is_symlink():
+        options = replace(options, regrade=os.path.realpath(place))  # `latest` will be this very run
     return replace(options, bind=tuple(os.path.abspath(config.rootpath / os.path.expanduser(name)) for name in options.bind))
 
 

@@ -43,8 +43,8 @@ _PROBE_SECONDS = 20.0
 _PAUSES = (0.0, 0.1, 0.4)  #: seconds before each try
 #: parts of the private folder that a role works in, beside the workspace
 _PARTS_OF: Mapping[Role, tuple[str, ...]] = {
-    "session": ("home", "tmp", "cli"),
-    "setup": ("setup", "home", "tmp"),
+    "session": ("home", "tmp", "cli", "python"),
+    "setup": ("setup", "home", "tmp", "python"),
     "post_run": ("setup",),
     "grader": ("grade",),
 }

@@ -306,6 +306,8 @@ class DockerDriver:
             missing.append(("sandbox.network", "a driver with a gateway"))
         if config.limits.disk_mb is not None:
             missing.append(("sandbox.limits.disk_mb", "driver bubblewrap"))
+        if config.setup is not None and (config.setup.python is not None or config.setup.node is not None):
+            missing.append(("sandbox.setup", "driver bubblewrap or tempdir: an image brings its packages itself"))
         return missing
 
     def create(self, trial: Trial, context: Context) -> DockerSandbox:

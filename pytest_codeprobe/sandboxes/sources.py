@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,17 +25,12 @@ from pytest_codeprobe.sandboxes.fetching import FETCH_SECONDS, Remote
 from pytest_codeprobe.sandboxes.objects import Objects, Unreadable
 from pytest_codeprobe.sandboxes.sweep import new_folder, sweep
 from pytest_codeprobe.sandboxes.trees import failed
+from pytest_codeprobe.sandboxes.turns import turn
 from pytest_codeprobe.tasks.repositories import RepositoryProblem, commit_of, is_whole_hash, shown_url
 from pytest_codeprobe.text import write_whole
 
-try:
-    import fcntl
-except ImportError:  # where no run can start anyway
-    fcntl = None  # type: ignore[assignment]
-
 NOTES = "commits"  #: folder of the run dir
 _TRIES = 2  #: a server that did not answer is asked once more by a later trial, and then no more
-_WAIT = 0.1
 _HELD = 4 * FETCH_SECONDS  #: that a process may take which fetches the same
 
 
@@ -175,7 +169,7 @@ class Repositories:
     def _fetch(self, url: str, commit: str, store: Path) -> None:
         """Once, whichever process is first: the others wait for it."""
         store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _turn(store.with_name(f"{commit}.lock"), self._stopped):
+        with turn(store.with_name(f"{commit}.lock"), self._stopped, _HELD):
             if store.is_dir():
                 return
             sweep(store.parent)  # of processes that were killed
@@ -186,27 +180,6 @@ class Repositories:
                     (place / "store").rename(store)
             finally:
                 shutil.rmtree(place, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _turn(path: Path, stopped: Callable[[], str | None]) -> Iterator[None]:
-    """One process, and one thread of it, at a time; one that holds it for far too long is waited for no more. OSError, Stopped."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        until = time.monotonic() + _HELD
-        while time.monotonic() < until:
-            if fcntl is None:
-                break
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if (reason := stopped()) is not None:
-                    raise Stopped(reason) from None
-                time.sleep(_WAIT)
-        yield
-    finally:
-        os.close(fd)
 
 
 def not_allowed(code: str, places: list[tuple[str, Endpoint]]) -> CodeprobeError:

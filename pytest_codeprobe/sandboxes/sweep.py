@@ -71,9 +71,32 @@ def new_folder(parent: Path) -> Path:
     return Path(folder)
 
 
+def place_of(pid: int, parent: Path, name: str) -> Path:
+    """Where folder_of() has it, whether or not it is there."""
+    return parent / f"{_own(pid)[0]}-{name}"
+
+
+def folder_of(pid: int, parent: Path, name: str) -> Path:
+    """A private folder of the process `pid`, one for each `name` (8 hexadecimal digits or more), which all that know both find.
+
+    The first makes it. It goes with that process: by itself, or swept once it is dead. OSError if it can't be made.
+    """
+    folder, mark = place_of(pid, parent, name), _own(pid)[1]
+    try:
+        folder.mkdir(0o700, parents=True)
+    except FileExistsError:
+        if (folder / MARK).exists():
+            return folder
+    with contextlib.suppress(FileExistsError):  # whoever made the folder may have been killed before it wrote the mark
+        fd = os.open(folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(mark)
+    return folder
+
+
 @functools.cache
 def _own(pid: int) -> tuple[str, bytes]:
-    """How the folders of this process begin, and their mark."""
+    """How the folders of a process begin, and their mark."""
     started = start_time(pid) or 0
     return f"codeprobe-{pid}-{started}", json.dumps({"pid": pid, "start": started, **_machine()}).encode("ascii")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
-from pytest_codeprobe.tasks.problems import FieldPath, dotted, shown
+from pytest_codeprobe.tasks.problems import FieldPath, shown
 from pytest_codeprobe.tasks.task import Task
 
 KNOWN_CRITERIA = frozenset((
@@ -67,19 +67,6 @@ def of_sandbox(sandbox: Mapping[str, Any]) -> Found:
     docker = sandbox.get("docker")
     if isinstance(docker, Mapping) and docker.get("user") is not None:
         yield ("sandbox", "docker", "user"), "sandbox.docker.user is not available yet"
-    setup = sandbox.get("setup") or {}
-    for name in ("python", "node"):
-        if any((setup.get(name) or {}).values()):
-            path: FieldPath = ("sandbox", "setup", name)
-            yield path, f"{dotted(path)} is not available yet"
-
-
-def of_empty_setup(sandbox: Mapping[str, Any]) -> Found:
-    """Environments without any package, which a workspace has no less of without them."""
-    for name, found in (("python", "the interpreter that runs pytest"), ("node", "what is on PATH")):
-        value = (sandbox.get("setup") or {}).get(name)
-        if value is not None and not any(value.values()):
-            yield ("sandbox", "setup", name), f"sandbox.setup.{name} without packages is not available yet: commands find {found}"
 
 
 def shown_plain(value: Any) -> str:

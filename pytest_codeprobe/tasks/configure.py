@@ -263,9 +263,6 @@ class Configuration:
                 self._add(path, message)
             else:
                 self._leave_out(path, message)
-        for path, message in list(availability.of_empty_setup(self.values.get("sandbox", {}))):
-            self._leave_out(path, message)
-
         self._hold_repositories()
 
     def _hold_repositories(self) -> None:

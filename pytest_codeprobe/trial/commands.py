@@ -16,6 +16,7 @@ from pytest_codeprobe.model.sandbox import RESOURCES, Command, CommandResult, Sa
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.trial.environment import command_environment, make_tools, python_of, with_host
+from pytest_codeprobe.trial.setup import setup_of, tools_python
 
 
 class TaskCommands:
@@ -42,11 +43,13 @@ class TaskCommands:
         is_tasks: bool = False,
     ) -> CommandResult:
         """One command to its end; `is_tasks`: the task itself has it. SANDBOX_FAILED if it can't start; Stopped where the run ended it."""
-        environment = {**command_environment(self._trial, self._context, sandbox, self._tools(sandbox), "grader"), **(extra or {})}
+        tools, trusted = self._tools(sandbox), not self._agent_began()
+        environment = command_environment(self._trial, self._context, sandbox, tools, "grader", trusted=trusted) | dict(extra or {})
         if is_tasks:
             environment = with_host(self._trial, self._context, environment)
         try:
-            shell = Command(argv=["/bin/sh", "-c", command], env=environment, reads=self._trial.places(), programs=programs_of(command))
+            reads = [*self._trial.places(), *setup_of(self._trial, self._context).places(sandbox)]
+            shell = Command(argv=["/bin/sh", "-c", command], env=environment, reads=reads, programs=programs_of(command))
             result = sandbox.run(shell, role=role, timeout=timeout)
         except OSError as error:
             raise CodeprobeError("SANDBOX_FAILED", f"{command!r} could not be started: {error.strerror}") from error
@@ -62,7 +65,8 @@ class TaskCommands:
         if state != self._laid:
             if left := remove_tree(folder):
                 raise CodeprobeError("SANDBOX_FAILED", f"what the session left could not be removed: {left[0]}")
-            make_tools(folder, self._trial.row, python_of(sandbox))
+            lay_python = tools_python(self._trial, self._context, sandbox)
+            make_tools(folder, self._trial.row, python_of(sandbox), lay_python)
             self._laid = state
         return folder
 

@@ -12,6 +12,7 @@ from pytest_codeprobe.model.criterion import Criterion
 from pytest_codeprobe.model.sandbox import Change, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.trial import setup
 from pytest_codeprobe.trial.exposed import exposed
 from pytest_codeprobe.trial.grade import TrialGrading, Verdict, grading_timeout, judge, pointless
 from pytest_codeprobe.trial.graders import GradersPlace
@@ -61,6 +62,7 @@ class TrialCriteria:
             workspace.unlink(missing_ok=True)
             workspace.mkdir()  # what the agent put in its place is nothing that it made here
         put_back(evidence.sandbox, self._trial.sandbox.protected)
+        setup.put_back(self._trial, self._context, evidence.sandbox)
         grading = self._grading(evidence, grading_timeout(self._trial, self._all))
         return judge(self._all, grading, has_session=self._agent().is_session, log=log)
 

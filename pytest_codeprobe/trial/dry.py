@@ -13,6 +13,7 @@ from pytest_codeprobe.model.criterion import Criterion
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes import choose
+from pytest_codeprobe.trial import setup
 from pytest_codeprobe.trial.environment import session_environment
 from pytest_codeprobe.trial.grade import TrialGrading, pointless
 from pytest_codeprobe.trial.graders import GradersPlace
@@ -68,7 +69,13 @@ class DryChecks:
             sandbox.prepare()
             for words in getattr(sandbox, "unheld", ()):
                 self._warn(words)
-            self._preflight(trial, sandbox, criteria)
+            if setup.is_wanted(trial):
+                setup.check(trial, self._context)
+                self._warn(
+                    "dry run: the packages of sandbox.setup are not installed, and no criterion is asked whether it has what it needs"
+                )
+            else:
+                self._preflight(trial, sandbox, criteria)
             self._command(trial, agent, sandbox)
         finally:
             for left in sandbox.delete():

@@ -8,7 +8,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,24 @@ def session_environment(trial: Trial, context: Context, sandbox: Sandbox, extra:
     }
     first = [str(shims_of(sandbox) / "bin")] if trial.sandbox.record_cli else []
     first += map(str, mock_folders(trial, sandbox))
-    environment["PATH"] = os.pathsep.join([*first, environment["PATH"]])
-    return environment
+    environment["PATH"] = os.pathsep.join([*first, *own_programs(trial, sandbox), environment["PATH"]])
+    if trial.sandbox.setup is not None and trial.sandbox.setup.python is not None:
+        environment["VIRTUAL_ENV"] = str(sandbox.root / "python")  # other installers than pip go by it
+    return _unasked(trial) | environment
+
+
+def _unasked(trial: Trial) -> dict[str, str]:
+    """Of pip and npm, where the task has them: they ask no server whether there is a newer one of them."""
+    return {} if trial.sandbox.setup is None else {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "npm_config_update_notifier": "false"}
+
+
+def own_programs(trial: Trial, sandbox: Sandbox) -> list[str]:
+    """Folders of programs that sandbox.setup has brought, and that a session may add to."""
+    setup = trial.sandbox.setup
+    if setup is None:
+        return []
+    python = [f"{sandbox.root}/python/bin"] if setup.python is not None else []
+    return [*python, *([f"{sandbox.root}/node_modules/.bin"] if setup.node is not None and setup.node.packages else [])]
 
 
 def shims_of(sandbox: Sandbox) -> Path:
@@ -98,16 +114,21 @@ def with_host(trial: Trial, context: Context, environment: Mapping[str, str]) ->
     return {**host, **environment, **own_home}
 
 
-def command_environment(trial: Trial, context: Context, sandbox: Sandbox, tools: Path, role: str) -> dict[str, str]:
+def command_environment(
+    trial: Trial, context: Context, sandbox: Sandbox, tools: Path, role: str, *, trusted: bool = False
+) -> dict[str, str]:
     """What pre_run, post_run, solutions and graders see. `tools` holds the `python` that they find first.
 
-    The directories that a session may have filled (stand-ins, `node_modules/.bin`) come last; PYTHON* and NODE_OPTIONS are not set.
+    The directories that a session may have filled (stand-ins, `node_modules/.bin`, the trial's own environments) come last, but for those
+    environments while `trusted`, before the session; PYTHON* and NODE_OPTIONS are not set.
     """
     base = allowlisted(context.environ)
-    last = (*mock_folders(trial, sandbox), f"{sandbox.workspace}/node_modules/.bin")
-    path = ":".join((f"{tools}/bin", base.get("PATH", os.defpath), *map(str, last)))
+    own = own_programs(trial, sandbox)
+    last = (*mock_folders(trial, sandbox), f"{sandbox.workspace}/node_modules/.bin", *(() if trusted else own))
+    path = ":".join((*(own if trusted else ()), f"{tools}/bin", base.get("PATH", os.defpath), *map(str, last)))
     return {
         "TERM": "dumb",
+        **_unasked(trial),
         **base,
         "PATH": path,
         "HOME": str(tools / "home"),
@@ -127,10 +148,12 @@ def command_environment(trial: Trial, context: Context, sandbox: Sandbox, tools:
     }
 
 
-def make_tools(folder: Path, row: Mapping[str, Any] | None = None, python: str | None = None) -> Path:
+def make_tools(
+    folder: Path, row: Mapping[str, Any] | None = None, python: str | None = None, lay_python: Callable[[Path], None] | None = None
+) -> Path:
     """A fresh folder with HOME, TMPDIR and a `python` without site-packages, made when nothing of the agent is alive.
 
-    And with the row of the dataset, if there is one.
+    And with the row of the dataset, if there is one. `lay_python` puts another `python` there.
 
     A virtual environment of two links and a line of configuration: `sys.executable` stays inside it. With `python`, the name of the
     sandbox's own interpreter, it is that one.
@@ -141,13 +164,16 @@ def make_tools(folder: Path, row: Mapping[str, Any] | None = None, python: str |
     try:
         for part in ("", "/bin", "/home", "/tmp"):
             os.mkdir(top + part)
-        fd = os.open(f"{top}/pyvenv.cfg", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            os.write(fd, configuration)
-        finally:
-            os.close(fd)
-        for name in names:
-            os.symlink(program, f"{top}/bin/{name}")
+        if lay_python is not None:
+            lay_python(folder)
+        else:
+            fd = os.open(f"{top}/pyvenv.cfg", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                os.write(fd, configuration)
+            finally:
+                os.close(fd)
+            for name in names:
+                os.symlink(program, f"{top}/bin/{name}")
         if row is not None:
             (folder / ROW_FILE).write_text(json.dumps(row), encoding="utf-8")
     except OSError as error:

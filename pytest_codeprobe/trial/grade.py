@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
@@ -22,6 +22,7 @@ from pytest_codeprobe.trial.environment import with_host
 from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.protect import put_back
 from pytest_codeprobe.trial.session import SessionOutcome
+from pytest_codeprobe.trial.setup import Setup, setup_of
 from pytest_codeprobe.trial.standins import lay_calls
 
 _EPSILON = 1e-9  #: a mean of thirds must reach a threshold that is written as 0.9999…
@@ -97,6 +98,21 @@ class TrialGrading:
         return with_host(self.trial, self.context, self.environment)
 
     @property
+    def python(self) -> str:
+        """See the protocol."""
+        made = self._setup.python
+        return self.context.python if made is None else str(made.folder / "bin" / "python")
+
+    @property
+    def installed(self) -> Path | None:
+        """See the protocol."""
+        return self._setup.installed(self._sandbox)
+
+    @property
+    def _setup(self) -> Setup:
+        return setup_of(self.trial, self.context)
+
+    @property
     def scratch(self) -> Path:
         """The running criterion's own folder."""
         return self._place.scratch(self._number)
@@ -135,7 +151,7 @@ class TrialGrading:
     def run(self, command: Command, *, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
         """See the protocol."""
         self._used = True
-        result = self._sandbox.run(command, role="grader", timeout=self.time_left(timeout), output_bytes=output_bytes)
+        result = self._sandbox.run(self._shown(command), role="grader", timeout=self.time_left(timeout), output_bytes=output_bytes)
         if result.exit.stopped is not None:
             raise Stopped(result.exit.stopped)
         return result
@@ -143,9 +159,13 @@ class TrialGrading:
     def start(self, command: Command, *, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
         """See the protocol."""
         self._used = True
-        process = self._sandbox.start(command, role="grader", stdout=stdout, stderr=stderr, limits=limits)
+        process = self._sandbox.start(self._shown(command), role="grader", stdout=stdout, stderr=stderr, limits=limits)
         self._live.append(process)
         return process
+
+    def _shown(self, command: Command) -> Command:
+        places = self._setup.places(self._sandbox)
+        return replace(command, reads=[*command.reads, *places]) if places else command
 
 
 def judge(criteria: Sequence[Criterion], grading: TrialGrading, *, has_session: bool, log: logging.Logger) -> Verdict:

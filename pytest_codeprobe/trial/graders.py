@@ -13,6 +13,7 @@ from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.trial.environment import command_environment, make_tools, python_of
+from pytest_codeprobe.trial.setup import tools_python
 
 
 class GradersPlace:
@@ -66,7 +67,8 @@ class GradersPlace:
             raise CodeprobeError("SANDBOX_FAILED", f"what the session left in the graders' place could not be removed: {left[0]}")
         try:
             root.mkdir(mode=0o700)
-            make_tools(root / "tools", self._trial.row, python_of(self._sandbox))
+            lay_python = tools_python(self._trial, self._context, self._sandbox)
+            make_tools(root / "tools", self._trial.row, python_of(self._sandbox), lay_python)
             (root / "agent_output.txt").write_text(self._message or "", encoding="utf-8", errors="replace")
             if self._reference is not None:
                 (root / "reference").mkdir()

@@ -13,6 +13,7 @@ from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import copy_tree, remove_tree
+from pytest_codeprobe.trial import setup
 from pytest_codeprobe.trial.criteria import Evidence, TrialCriteria
 from pytest_codeprobe.trial.grade import Verdict
 from pytest_codeprobe.trial.session import SessionOutcome
@@ -42,6 +43,7 @@ class Interim:
         copy = self.make_sandbox(self.trial, self.context)
         copy.prepare()
         try:
+            setup.share(self.trial, self.context, sandbox, copy)
             _lay(sandbox, copy)  # as pre_run has left it: what is protected is put back from this
             copy.snapshot()
 

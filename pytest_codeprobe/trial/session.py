@@ -21,6 +21,7 @@ from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.text import one_line, shorten
 from pytest_codeprobe.trial.drift import ENOUGH, DriftCheck
 from pytest_codeprobe.trial.environment import session_environment
+from pytest_codeprobe.trial.setup import setup_of
 from pytest_codeprobe.trial.spending import Spending, cost_at_most, model_without_price, usage_of
 
 MAX_LINE = 8 << 20  #: bytes of a line that a parser takes
@@ -302,7 +303,8 @@ class Session:
         limits = ProcessLimits(timeout=max(0.001, timeout), grace=GRACE, output_bytes=output, rlimits={"CORE": (0, 0)})
         self._log.info("session starts: %s", shorten(request.redact(" ".join(command.argv))))
         try:
-            start = Command(argv=command.argv, env=environment, stdin=command.stdin, reads=command.reads)
+            reads = [*command.reads, *setup_of(request.trial, request.context).places(request.sandbox)]
+            start = Command(argv=command.argv, env=environment, stdin=command.stdin, reads=reads)
             return request.sandbox.start(start, role="session", stdout=self.stdout, stderr=self.stderr, limits=limits)
         except OSError as error:
             code = "SANDBOX_FAILED" if error.errno in _NO_ROOM else "AGENT_CRASHED"

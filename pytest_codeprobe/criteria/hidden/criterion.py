@@ -68,7 +68,8 @@ class HiddenTests(Criterion):
     """Hidden pytest tests. `paths` lie beside the task; `timeout` and `test_timeout` in seconds.
 
     They are laid beside the grading copy, or over its folder `at`, and run by the harness's pytest under `python` (an
-    interpreter outside of the workspace: a path, or a name on the PATH; default: the one that runs the harness).
+    interpreter outside of the workspace: a path, or a name on the PATH; default: the environment of `sandbox.setup.python` as it was
+    made, else the one that runs the harness).
     """
 
     type: Literal["pytest"]
@@ -219,7 +220,7 @@ class HiddenTests(Criterion):
     def _interpreter(self, grading: Grading) -> str:
         name = self.python
         if name is None:
-            return grading.context.python
+            return grading.python
         if "/" in name:
             found = os.path.join(Path(grading.trial.task_file).parent, Path(name).expanduser())  # noqa: PTH118
         else:
@@ -246,6 +247,7 @@ class HiddenTests(Criterion):
         ours = [p for p in imports if not p.is_relative_to(workspace) or (self.at and p.is_relative_to(workspace / self.at))]
         source = workspace / "src"
         roots = [workspace, *([source] if source.is_dir() else []), *(p for p in imports if p not in ours and p != workspace)]
+        roots += [grading.installed] if self.python is None and grading.installed is not None else []
         return {
             "workspace": str(workspace),
             "sources": [(str(file), node) for file, node in layout.sources],
