@@ -134,7 +134,7 @@ def test_the_ini_and_what_explain_says_of_it(project: Project) -> None:
     assert (run.code, run.envelope["warnings"]) == (0, [])
     assert '["dialect", null]' in json.dumps(json.loads((run.folder / "lock.json").read_text()))
     told = [line.split() for line in project.codeprobe("explain", "t").output.splitlines()]
-    assert ["sandbox.driver", "tempdir", "dialect", "coder-eval"] in told
+    assert ["sandbox.setup.python", "{}", "dialect", "coder-eval"] in told
     project.write("pytest.ini", "[pytest]\ncodeprobe_dialect = harbor\n")
     run = project.run("tasks", "--codeprobe-agent=scripted")
     assert (run.code, "ini codeprobe_dialect: 'harbor' is neither native nor coder-eval" in run.output) == (4, True)

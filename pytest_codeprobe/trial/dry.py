@@ -106,7 +106,7 @@ class DryChecks:
             executable=agent.find(self._context),
         )
         command = agent.command(request)
-        if command is None or trial.pre_run or sandbox.driver not in _SEES_PROGRAMS:
+        if command is None or trial.pre_run or setup.is_wanted(trial) or sandbox.driver not in _SEES_PROGRAMS:
             return
         program = command.argv[0]
         path = session_environment(trial, self._context, sandbox, command.env).get("PATH")
@@ -124,6 +124,8 @@ class DryChecks:
 
     def _missing_graders(self, trial: Trial, criteria: Sequence[Criterion]) -> None:
         """Warn of programs that criteria name and this machine does not have: a session, or pre_run, may still bring them."""
+        if setup.is_wanted(trial):
+            return
         if choose(trial.sandbox.driver, self._context.registry, self._context).name not in _SEES_PROGRAMS:
             return
         for number, criterion in enumerate(criteria, 1):
