@@ -127,7 +127,7 @@ def test_no_verdict_is_forged_in_the_environment(project: Project, tmp_path: Pat
         agent=scripted({"run": FORGE}),
         success_criteria=[
             {"type": "run_command", "command": "python -c 'raise SystemExit(3)'"},
-            {"type": "run_command", "command": "greeter | grep 2.0"},
+            {"type": "run_command", "command": "greeter | grep '^greeter 2'"},
             {"type": "pytest", "paths": ["hidden"]},
             {"type": "run_command", "command": "python3 -c 'import edited' && greeter && hello-x && node -e 'require(\"hello-x\")'"},
         ],
