@@ -6,6 +6,7 @@ A script prints what it got; nothing means that it was held. docs/security.md ha
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 import sys
 import threading
@@ -17,6 +18,12 @@ from tests.front_door import Project
 
 SECRET = "enclosure-s3cret-value"
 _CONNECT = "import socket; print(socket.create_connection(('127.0.0.1', {port}), 2).recv(3))"
+_ABSTRACT = "import socket; s = socket.socket(socket.AF_UNIX); s.connect(chr(0) + '{abstract}'); print(s.recv(3))"
+_ELSEWHERE = (
+    "import socket\nfor place in (('192.0.2.1', 53), ('8.8.8.8', 53)):\n"
+    "    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2)\n"
+    "    try: print(s.sendto(b'x', place))\n    except OSError: pass"
+)
 _OWN = " (/dev/|/proc/|pipe:|/memfd:|anon_inode:|.*/got.txt$)"  # what the shell itself has open
 TRIES = {
     "read the task file": "cat {tasks}/read-the-task-file.yaml",
@@ -29,6 +36,7 @@ TRIES = {
     "write into the user's HOME": "echo x >> {home}/.profile && cat {home}/.profile",
     "find other trials": 'ls -d {tmp}/codeprobe-*/ | grep -v "$(basename $(dirname $HOME))"',
     "find its own logs": "find / -xdev -name agent.stdout",
+    "write into its own logs": "for f in ../logs/*; do echo forged >> $f && echo $f; done",
     "see processes of others": "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o -- '--junitxm[l]'",
     "read the environment of others": "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -o ENCLOSUR[E]_KEY=.*",
     "reach what its keeper has open": f"ls -l /proc/[0-9]*/fd | grep -e '->' | grep -vE '{_OWN}'",
@@ -37,6 +45,9 @@ TRIES = {
     "read the passwords": "cat /etc/shadow",
     "mount anew": "mount -o remount,rw /usr && echo mounted; umount /usr && echo unmounted",
     "reach a server of this machine, network off": '{python} -c "' + _CONNECT + '"',
+    "reach a socket without a file of this machine, network off": f'{{python}} -c "{_ABSTRACT}"',
+    "reach another machine, network off": f'{{python}} -c "{_ELSEWHERE}"',
+    "see networks of this machine, network off": "tail -n +3 /proc/net/dev | grep -v ' lo:'; tail -n +2 /proc/net/route",
 }
 #: what each driver holds; of tempdir where pid namespaces work
 HELD = {
@@ -58,33 +69,39 @@ class Server:
     """Says "yes" to whoever connects."""
 
     port: int
+    abstract: str  #: name of a unix socket that is no file
     asked: int = 0
 
 
 @contextmanager
 def server() -> Iterator[Server]:
-    """On loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        found = Server(listening.getsockname()[1])
+    """On loopback, and by a name of its own."""
+    name = f"codeprobe-enclosure-{os.getpid()}"
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket(socket.AF_UNIX) as nameless:
+        nameless.bind("\0" + name)
+        nameless.listen()
+        found = Server(listening.getsockname()[1], name)
 
-        def serve() -> None:
+        def serve(on: socket.socket) -> None:
             while True:
                 try:
-                    client, _ = listening.accept()
+                    client, _ = on.accept()
                 except OSError:
                     return
                 with client:
                     found.asked += 1
                     client.sendall(b"yes")
 
-        threading.Thread(target=serve, daemon=True).start()
+        for on in (listening, nameless):
+            threading.Thread(target=serve, args=(on,), daemon=True).start()
         try:
             yield found
         finally:
-            listening.shutdown(socket.SHUT_RDWR)
+            for on in (listening, nameless):
+                on.shutdown(socket.SHUT_RDWR)
 
 
-def lay(project: Project, home: Path, port: int, tries: list[str], *, python: str = sys.executable) -> None:
+def lay(project: Project, home: Path, asked: Server, tries: list[str], *, python: str = sys.executable) -> None:
     """A task for each try: it passes where nothing was got. `python`: the interpreter that there is inside."""
     project.write("secret.txt", f"{SECRET}\n")
     project.write("tasks/hidden/test_secret.py", "def test_it(): assert 'a secret test'\n")
@@ -94,7 +111,15 @@ def lay(project: Project, home: Path, port: int, tries: list[str], *, python: st
         (home / path).write_text(text)
     tmp = project.environment["TMPDIR"]
     for words in tries:
-        script = TRIES[words].format(tasks=project.path / "tasks", root=project.path, home=home, tmp=tmp, port=port, python=python)
+        script = TRIES[words].format(
+            tasks=project.path / "tasks",
+            root=project.path,
+            home=home,
+            tmp=tmp,
+            port=asked.port,
+            abstract=asked.abstract,
+            python=python,
+        )
         project.task(
             name_of(words),
             agent={"type": "command", "command": ["sh", "-c", f"({script}) > got.txt 2>/dev/null; echo done > done.txt"]},

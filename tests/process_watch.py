@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,17 @@ def harness_processes(run: Run) -> list[str]:
 def private_folders(project: Project) -> list[str]:
     """Private folders of trials and templates that are on disk."""
     return sorted(p.name for p in Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
+
+
+def control_groups(pid: int) -> list[str]:
+    """Those that a process made and that are there still; of other runs' some may go while this looks."""
+    return [folder for folder, _, _ in os.walk("/sys/fs/cgroup") if Path(folder).name.startswith(f"codeprobe-{pid}-")]
+
+
+def mounts_below(place: Path) -> list[str]:
+    """Mount points of this process's namespace that a test's folder has in it."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if Path(point).is_relative_to(place)]
 
 
 def until(look: Callable[[], T], fine: Callable[[T], bool], seconds: float) -> T:

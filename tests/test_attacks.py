@@ -9,6 +9,7 @@ import pytest
 
 from tests.front_door import Project, scripted
 
+DRIVERS = ("tempdir", "bubblewrap")
 TESTS = [{"path": "tests/test_x.py", "content": "raise SystemExit(1)\n"}, {"path": "m.py", "content": ""}]
 PROTECTED = {"template_sources": [{"type": "starter_files", "files": TESTS}], "protected": ["tests/"]}
 BY_HAND = {"type": "run_command", "command": "python tests/test_x.py"}
@@ -28,7 +29,8 @@ def json_check(*assertions: dict[str, Any], **fields: Any) -> list[dict[str, Any
     return [{"type": "json_check", "path": "a.json", "assertions": list(assertions), **fields}]
 
 
-def test_no_pass_is_forged(project: Project) -> None:
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_no_pass_is_forged(project: Project, driver: str) -> None:
     """A grader that runs the agent's program leaves the next one neither its files nor its tools; protected means all of them."""
     for name, body in AT_GRADING.items():
         agent = scripted({"write": {"path": "m.py", "content": body}})
@@ -36,9 +38,55 @@ def test_no_pass_is_forged(project: Project) -> None:
     # the list of changes is bounded; what is put back must not be
     many = scripted({"run": "mkdir a; cd a; seq 10001 | xargs touch; cd ..; : > tests/test_x.py"})
     project.task("many", agent=many, sandbox=PROTECTED, success_criteria=[BY_HAND])
-    run = project.run("tasks/*.yaml").assert_consistent()
+    run = project.run("tasks/*.yaml", f"--codeprobe-driver={driver}", mode="jobs").assert_consistent()
     assert run.statuses == dict.fromkeys((*AT_GRADING, "many"), "failed")
     assert [c["verdict"] for c in run.result("protected")["criteria"]] == ["passed", "failed"]
+
+
+#: done to the files beside its task by a session, or by its program while a criterion runs it
+TO_WHAT_GRADES = {
+    "overwritten": "echo 'def test_it(): pass' > {task}/hidden/test_x.py",
+    "same-size-and-time": "cd {task}/hidden; cp -p test_x.py $TMPDIR; sed -i s/False/True_/ test_x.py; touch -r $TMPDIR/* test_x.py",
+    "added": "echo 'def pytest_collection_modifyitems(items): items.clear()' > {task}/hidden/conftest.py",
+    "removed": "rm {task}/hidden/test_x.py",
+    "linked": "echo 'def test_it(): pass' > mine.py; ln -sf $PWD/mine.py {task}/hidden/test_x.py",
+    "schema": "echo true > {task}/schema.json",
+    "named": "echo > {task}/check.py",
+    "nothing": "cat {task}/hidden/test_x.py > seen.txt; mkdir {task}/hidden/__pycache__ {task}/.cache",
+}
+
+
+def test_what_grades_is_what_it_was(project: Project) -> None:
+    """Where a driver does not keep a session from it."""
+    for name, command in TO_WHAT_GRADES.items():
+        project.write(f"tasks/{name}/hidden/test_x.py", "def test_it(): assert False\n")
+        project.write(f"tasks/{name}/check.py", "raise SystemExit(1)\n")
+        project.write(f"tasks/{name}/schema.json", "false")
+        program = {"write": {"path": "m.py", "content": f"import os; os.system({command.format(task=project.path / 'tasks' / name)!r})"}}
+        graded = [{"type": "pytest", "paths": ["hidden"]}, {"type": "run_command", "command": 'python "$TASK_DIR/check.py"'},
+                  {"type": "json_check", "path": "a.json", "json_schema": "schema.json"}]  # fmt: skip
+        at_once = scripted(program, {"run": "echo 1 > a.json; python3 m.py"})
+        project.task(name, file=f"tasks/{name}/{name}.yaml", agent=at_once, success_criteria=graded)
+        later = [{"type": "run_command", "command": "python m.py", "weight": 0}, *graded]
+        project.task(
+            f"{name}-later", file=f"tasks/{name}/later.yaml", agent=scripted(program, {"run": "echo 1 > a.json"}), success_criteria=later
+        )
+    for which in (TO_WHAT_GRADES, [f"{name}-later" for name in TO_WHAT_GRADES]):
+        files = [f"tasks/{name.removesuffix('-later')}/{'later' if name.endswith('-later') else name}.yaml" for name in which]
+        run = project.run(*files, "--codeprobe-agent=scripted", "--codeprobe-driver=tempdir", mode="jobs").assert_consistent()
+        told = {name: (e["status"], e["code"]) for name, e in run.finished.items()}
+        spoilt = ("error", "VERIFIER_FAILED")
+        assert told == {name: ("failed", None) if name.startswith("nothing") else spoilt for name in which}, run.output
+        assert all("what grades this trial was changed" in e["reason"] for e in run.finished.values() if e["status"] == "error")
+        for name in TO_WHAT_GRADES:  # as it was, for the second run
+            for path, text in (
+                ("hidden/test_x.py", "def test_it(): assert False\n"),
+                ("check.py", "raise SystemExit(1)\n"),
+                ("schema.json", "false"),
+            ):
+                (project.path / "tasks" / name / path).unlink(missing_ok=True)
+                project.write(f"tasks/{name}/{path}", text)
+            (project.path / "tasks" / name / "hidden/conftest.py").unlink(missing_ok=True)
 
 
 #: done in the workspace by a session that did not do its work
@@ -53,18 +101,20 @@ SABOTAGE = {
 }
 
 
-@pytest.mark.parametrize("mode", ["jobs"])
-def test_sabotage_is_a_failure(project: Project, mode: str) -> None:
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_sabotage_is_a_failure(project: Project, driver: str) -> None:
     """Whatever is planted in the harness's own places, the session's failure stays one, and nothing waits for it."""
     fails = [{"type": "run_command", "command": "grep yes out.txt"}]
     for name, command in SABOTAGE.items():
         project.task(name, agent=scripted({"run": command}), success_criteria=fails)
     leaves = {"type": "command", "command": ["sh", "-c", "echo no > out.txt; exit 127"]}
     project.task("leaves-as-not-found", agent=leaves, success_criteria=fails)
-    run = project.run("tasks/*.yaml", mode=mode, env={"A_SECRET_KEY": "not-found-anywhere"}, seconds=60).assert_consistent()
+    env = {"A_SECRET_KEY": "not-found-anywhere"}
+    run = project.run("tasks/*.yaml", f"--codeprobe-driver={driver}", mode="jobs", env=env, seconds=60).assert_consistent()
     assert set(run.statuses.values()) == {"failed"}, {k: (e["status"], e["reason"]) for k, e in run.finished.items()}
-    assert any("agent.stdout is not kept" in w for w in run.result("log-link")["warnings"])
-    assert not (run.trial("log-link") / "attempt-1" / "agent.stdout").exists()
+    if driver == "tempdir":  # else there are no logs to be found
+        assert any("agent.stdout is not kept" in w for w in run.result("log-link")["warnings"])
+        assert not (run.trial("log-link") / "attempt-1" / "agent.stdout").exists()
     assert not (run.trial("kept") / "artifacts" / "out.txt").exists()
 
 
@@ -147,12 +197,15 @@ def test_skips(codeprobe_session):
 """
 
 
+@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("mode", ["xdist"])  # what pytest tells of a test comes from a worker, to be shown elsewhere
-def test_secrets_in_names_links_and_failures_of_python_tests(project: Project, mode: str) -> None:
+def test_secrets_in_names_links_and_failures_of_python_tests(project: Project, mode: str, driver: str) -> None:
     agent = {**scripted({"run": NAMED}, {"say": f"it is {SECRET}"}), "env": {"MY_API_KEY": SECRET}}
     project.task("t", agent=agent)
     project.write("test_it.py", IN_PYTHON)
-    run = project.run("tasks/t.yaml", "test_it.py", "--codeprobe-agent=scripted", "-vv", "--showlocals", "-rA", mode=mode)
+    run = project.run(
+        "tasks/t.yaml", "test_it.py", "--codeprobe-agent=scripted", f"--codeprobe-driver={driver}", "-vv", "--showlocals", "-rA", mode=mode
+    )
     run.assert_consistent()
     assert run.junit()["test_fails"] == "failure"
     assert run.code == 1

@@ -29,7 +29,7 @@ def test_what_is_held(project: Project, tmp_path: Path, driver: str) -> None:
     project.environment |= {"HOME": str(home), "ENCLOSURE_KEY": "enclosure-s3cret-value"}
     tries = [words for words in TRIES if words not in NOT_TRIED.get(driver, ())]
     with server() as asked:
-        lay(project, home, asked.port, tries, python="python3" if engine is not None else sys.executable)
+        lay(project, home, asked, tries, python="python3" if engine is not None else sys.executable)
         run = project.run("tasks", "--codeprobe-agent=command", f"--codeprobe-driver={driver}", "--codeprobe-jobs=4").assert_consistent()
         reached = asked.asked
     held = {words for words in tries if run.statuses[name_of(words)] == "passed"}

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_codeprobe.sandboxes.keeper import Spawner
 from tests.front_door import MODES, Project, Run
 
@@ -45,6 +47,8 @@ SCRIPTED = {
     **{kind: end for kind, end in ENDS.items() if kind not in ("stubborn", "bomb")},
     "nasty_crash": ("failed", None, None),
 }
+#: the same where files are held too
+ENCLOSED = {"wiped": ("failed", None, None)}
 _MEMORY = """
 import os, pathlib
 def _status(name):
@@ -101,16 +105,20 @@ def peaks(project: Project) -> dict[str, int]:
     return found
 
 
-def test_all_kinds_in_one_run(project: Project, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "driver"), [*((mode, "tempdir") for mode in MODES), ("jobs", "bubblewrap")])
+def test_all_kinds_in_one_run(project: Project, mode: str, driver: str) -> None:
     """A bad one must not disturb the others either. With the modes the ways to keep a workspace take turns."""
     project.write("conftest.py", _MEMORY)
+    project.write("pytest.ini", f"[pytest]\ncodeprobe_bind = {PROGRAM}\n")
     project.environment["MARKS"] = str(project.marks)
-    ends = {f"command-{kind}": end for kind, end in ENDS.items()} | {f"scripted-{kind}": end for kind, end in SCRIPTED.items()}
+    changed = ENCLOSED if driver == "bubblewrap" else {}
+    ends = {f"command-{kind}": end for kind, end in (ENDS | changed).items()}
+    ends |= {f"scripted-{kind}": end for kind, end in (SCRIPTED | changed).items()}
     for task_id in ends:
         agent, _, kind = task_id.partition("-")
         add_task(project, task_id, kind, agent)
     keep = ("move", "direct")[list(MODES).index(mode) % 2]
-    run = project.run("tasks/*.yaml", f"--codeprobe-preserve={keep}", mode=mode, seconds=180)
+    run = project.run("tasks/*.yaml", f"--codeprobe-preserve={keep}", f"--codeprobe-driver={driver}", mode=mode, seconds=180)
     assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
     try:
         the_run_is_whole(run, ends)
@@ -118,6 +126,8 @@ def test_all_kinds_in_one_run(project: Project, mode: str) -> None:
         the_terminal_is_safe(run)
         evidence_is_data(run)
         kept_trees(run)
+        if driver == "tempdir":
+            assert (elsewhere(project) / "out.txt").exists()  # nor was it deleted through the link
         assert max(peaks(project).values()) < 100
     finally:  # what is kept of some is too deep for pytest's own clearing up
         subprocess.run(["rm", "-rf", str(run.folder.resolve())], check=True)
@@ -182,7 +192,6 @@ def kept_trees(run: Run) -> None:
     assert run.result("command-special")["kept"] == "partial"
     linked = run.trial("command-linked") / "artifacts"
     assert not (linked / "out.txt").exists()
-    assert (elsewhere(run.project) / "out.txt").exists()  # nor was it deleted through the link
     names = run.trial("command-names") / "artifacts"
     assert len(list(names.iterdir())) >= 10
 

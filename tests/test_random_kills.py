@@ -1,7 +1,7 @@
 """kill -9 of whatever a run consists of, at random points: nothing lives on, every trial has one final state, and an honest one.
 
 CP_KILL_ROUNDS says how many rounds (by default each victim in each mode once; `make soak`: 200), CP_KILL_SEED (1) which; a round that
-failed is repeated by the same two and `-k`.
+failed is repeated by the same two and `-k`. CP_KILL_DRIVER leaves the cards of one driver.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,9 @@ from tests.front_door import MODES, Project, Run, scripted
 from tests.process_watch import (
     children_of,
     commands_of,
+    control_groups,
     harness_processes,
+    mounts_below,
     none_within,
     private_folders,
     tree_of,
@@ -37,11 +39,18 @@ from tests.stages import USAGE, quick_task
 
 SEED = int(os.environ.get("CP_KILL_SEED", "1"))
 VICTIMS = ("pytest", "keeper", "spawner", "agent", "grader")
-#: each victim in each mode; a worker's death is that of its trial alone
-DECK = [(mode, victim) for mode in MODES for victim in (*VICTIMS, *(("worker",) if mode == "xdist" else ()))]
+ONLY = os.environ.get("CP_KILL_DRIVER", "")
+#: each victim in each mode, many at once under each driver; a worker's death is that of its trial alone
+DECK = [
+    (mode, victim, driver)
+    for mode in MODES
+    for driver in (("tempdir", "bubblewrap") if mode == "jobs" else ("tempdir",))
+    for victim in (*VICTIMS, *(("worker",) if mode == "xdist" else ()))
+    if ONLY in ("", driver)
+]
 ROUNDS = int(os.environ.get("CP_KILL_ROUNDS", len(DECK)))
 TASKS = {"plain": 4, "xdist": 6, "jobs": 8}
-AT_ONCE = {"plain": 1, "xdist": 2, "jobs": 4}
+AT_ONCE = {"plain": 1, "xdist": 2, "jobs": 8}
 #: what a killed trial may end with: the harness's own trouble, by its code
 CODES = {
     "worker": {"WORKER_DIED"},
@@ -50,6 +59,8 @@ CODES = {
     "agent": {"AGENT_CRASHED"},
     "grader": {"VERIFIER_FAILED"},
 }
+#: and where it was the enclosure that was hit
+ENCLOSED = {"agent": {"SANDBOX_FAILED"}, "grader": {"SANDBOX_FAILED"}}
 LOOK = {"type": "file_contains", "path": "out.txt", "includes": ["done"]}
 HIDDEN = "import pathlib, time\ndef test_it():\n    time.sleep(0.1)\n    assert pathlib.Path('out.txt').exists()\n"
 _SPAWNER = re.compile(r"/children/(spawner|warm)\.py")
@@ -69,6 +80,7 @@ class Round:
     project: Project
     mode: str
     victim: str
+    driver: str
     dice: random.Random
     hit: str = ""  #: what was killed, for a person
     trial: str | None = None  #: task id of the trial that it belonged to, where that can be seen
@@ -77,12 +89,14 @@ class Round:
     # ---- what runs
     def fill(self) -> None:
         """Tasks whose every stage takes a moment and leaves a sign, an ordinary test between them."""
-        marks = shlex.quote(str(self.project.marks))
+        marks = shlex.quote(str(self.project.marks)) if self.driver == "tempdir" else "/tmp"  # nothing of ours is to be seen inside
+        limits = {} if self.driver == "tempdir" else {"sandbox": {"limits": {"pids": 500}, "network": "off"}}
         for number in range(TASKS[self.mode]):
             name = f"t{number}"
             self.project.task(
                 name,
                 file=f"{'ab'[number % 2]}/{name}.yaml",
+                **limits,
                 agent=scripted(
                     {"say": "I begin"},
                     USAGE,
@@ -108,7 +122,7 @@ class Round:
             until = time.monotonic() + self.dice.uniform(0, 1.5)
         else:
             seen = self.dice.randrange(TASKS[self.mode] - 1)
-            while len(list(self.project.marks.glob("pre-*"))) <= seen and self.run.process.poll() is None:
+            while self.begun() <= seen and self.run.process.poll() is None:
                 time.sleep(0.02)
             until = time.monotonic() + self.dice.uniform(0, 0.5)
         time.sleep(max(0.0, until - time.monotonic()))
@@ -116,6 +130,14 @@ class Round:
             if found := sorted(self.candidates()):
                 self.strike(self.dice.choice(found))
             time.sleep(0.01)
+
+    def begun(self) -> int:
+        """Trials so far."""
+        if self.driver == "tempdir":
+            return len(list(self.project.marks.glob("pre-*")))
+        with contextlib.suppress(FileNotFoundError):
+            return (self.run.folder / "events.ndjson").read_text().count('"event":"trial_started"')
+        return 0
 
     def strike(self, pid: int) -> None:
         """Kill it, if it is still there."""
@@ -194,7 +216,7 @@ class Round:
         for task, status in states.items():
             if status == "passed":
                 assert (self.run.trial(task) / "artifacts" / "out.txt").read_text() == "done\n"
-                assert (self.project.marks / f"graded-{task}").exists()
+                assert self.driver != "tempdir" or (self.project.marks / f"graded-{task}").exists()
                 assert [c["verdict"] for c in self.run.result(task)["criteria"]] == ["passed", "passed"]
         if self.victim == "pytest" and self.hit:
             assert set(states.values()) <= {"passed", "not_run"}  # of a worker that saw its controller go
@@ -207,12 +229,12 @@ class Round:
             if self.victim in ("agent", "grader") and status == "failed":
                 continue  # its work was graded as it was found, or a grader's exit status was 137
             assert status == "error", record
-            assert record["code"] in CODES[self.victim], record
+            assert record["code"] in CODES[self.victim] | (ENCLOSED.get(self.victim, set()) if self.driver != "tempdir" else set()), record
         assert self.run.code == (1 if "failed" in others.values() else 6 if others else 0)
 
     def post_run_came(self) -> None:
         """Whatever was killed in a trial, what its pre_run made is cleaned up."""
-        if self.victim in ("pytest", "worker"):
+        if self.victim in ("pytest", "worker") or self.driver != "tempdir":
             return
         begun, cleaned = ({p.name.rpartition("-")[2] for p in self.project.marks.glob(f"{kind}-*")} for kind in ("pre", "post"))
         assert begun - cleaned <= ({self.trial} if self.victim == "keeper" else set())  # post_run's own keeper may be the one
@@ -220,27 +242,31 @@ class Round:
     def next_run_works(self) -> None:
         """And sweeps what was left."""
         quick_task(self.project, "next", file="next/next.yaml")
-        again = self.project.run("next/next.yaml", "--codeprobe-run-dir=next-run")
+        again = self.project.run("next/next.yaml", "--codeprobe-run-dir=next-run", f"--codeprobe-driver={self.driver}")
         assert again.statuses == {"next": "passed"}
 
 
 @pytest.mark.parametrize("number", range(ROUNDS), ids=lambda n: f"{SEED}-{n}")
-def test_random_kill(project: Project, number: int) -> None:
+def test_random_kill(project: Project, number: int, record_property: Callable[[str, object], None]) -> None:
     cards = random.Random(f"{SEED} {number // len(DECK)}").sample(DECK, len(DECK))
-    mode, victim = cards[number % len(DECK)]
-    this = Round(project, mode, victim, random.Random(f"{SEED} {number} dice"))
+    mode, victim, driver = cards[number % len(DECK)]
+    this = Round(project, mode, victim, driver, random.Random(f"{SEED} {number} dice"))
     try:
         played(this)
+        record_property("killed", f"{mode}, {driver}, {this.hit or f'no {victim}'}")
     except AssertionError as error:
-        again = f"CP_KILL_SEED={SEED} CP_KILL_ROUNDS={ROUNDS} pytest tests/test_random_kills.py -k '[{SEED}-{number}]'"
-        error.add_note(f"{mode}, {this.hit or f'no {victim} killed'}; again: {again}")
+        only = f"CP_KILL_DRIVER={ONLY} " if ONLY else ""
+        again = f"{only}CP_KILL_SEED={SEED} CP_KILL_ROUNDS={ROUNDS} pytest tests/test_random_kills.py -k '[{SEED}-{number}]'"
+        error.add_note(f"{mode}, {driver}, {this.hit or f'no {victim} killed'}; again: {again}")
         raise
 
 
 def played(this: Round) -> None:
     """One round."""
     this.fill()
-    this.run = this.project.start("a", "b", "--codeprobe-agent=scripted", "--codeprobe-run-dir=run", mode=this.mode)
+    jobs = (f"--codeprobe-jobs={AT_ONCE['jobs']}",) if this.mode == "jobs" else ()
+    flags = ("--codeprobe-agent=scripted", "--codeprobe-run-dir=run", f"--codeprobe-driver={this.driver}", *jobs)
+    this.run = this.project.start("a", "b", *flags, mode=this.mode)
     this.kill()
     this.nothing_lives()
     this.files_are_whole()
@@ -257,3 +283,5 @@ def played(this: Round) -> None:
         if this.victim == "worker" and this.hit:
             this.next_run_works()
     assert private_folders(this.project) == []
+    assert mounts_below(this.project.scratch) == []
+    assert control_groups(this.run.process.pid) == []

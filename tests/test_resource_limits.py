@@ -31,7 +31,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="control groups are ro
 def groups(name: str) -> list[str]:
     """Control groups of that name, a glob, that are there."""
     return subprocess.run(
-        ["find", "/sys/fs/cgroup", "-type", "d", "-name", name], capture_output=True, text=True, check=True
+        ["find", "/sys/fs/cgroup", "-type", "d", "-name", name], capture_output=True, text=True, check=False
     ).stdout.split()
 
 

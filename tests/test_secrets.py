@@ -48,6 +48,9 @@ Path("deep/er").mkdir(parents=True)
 Path("deep/er/x").write_bytes(b"\\xff" + secrets[0].encode() + b"\\xff")
 Path("kept.txt").write_text("x" * 100)
 os.symlink("out.txt", "link")
+for s in secrets:
+    if "/" not in s:
+        Path("n-" + s).write_text("a secret in its name")
 """
 
 
@@ -80,7 +83,8 @@ def leaks(run: Run) -> list[str]:
 def prepare(project: Project) -> dict[str, str]:
     """The environment of the run; the values lie where only the agent's program looks."""
     (project.scratch / "list.json").write_text(json.dumps([*KEYS.values(), *DECLARED.values()]))
-    project.write("pytest.ini", "[pytest]\ncodeprobe_secrets = NAMED_BY_INI\n")
+    places = f"{project.scratch}/list.json {project.scratch}/spread.py"  # for drivers that show a session nothing else
+    project.write("pytest.ini", f"[pytest]\ncodeprobe_secrets = NAMED_BY_INI\ncodeprobe_bind = {places}\n")
     (project.scratch / "spread.py").write_text(SPREAD)
     return {**KEYS, "SHORT_KEY": SHORT}
 
@@ -89,8 +93,8 @@ def sandbox(project: Project) -> dict[str, object]:
     return {"env": {**DECLARED, "LIST": str(project.scratch / "list.json")}, "env_passthrough": ["ANTHROPIC_API_KEY"]}
 
 
-@pytest.mark.parametrize("mode", ["xdist", "jobs"])
-def test_nothing_leaks(project: Project, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "driver"), [("xdist", "tempdir"), ("jobs", "tempdir"), ("jobs", "bubblewrap")])
+def test_nothing_leaks(project: Project, mode: str, driver: str) -> None:
     env = prepare(project)
     spread = [sys.executable, str(project.scratch / "spread.py")]
     show = f"{shlex.join(spread)}; exit 1"
@@ -105,7 +109,8 @@ def test_nothing_leaks(project: Project, mode: str) -> None:
     project.task("setup", agent=scripted(), sandbox=sandbox(project), pre_run=[{"command": f"{shlex.join(spread)}; exit 3"}])
     project.task("post", agent=scripted({"write": {"path": "out.txt", "content": "x"}}), sandbox=sandbox(project),
                  post_run=[{"command": f"{shlex.join(spread)}; exit 3"}])  # fmt: skip
-    run = project.run("tasks/*.yaml", "--codeprobe-json-lines", "-rA", "-vv", mode=mode, env=env).assert_consistent()
+    flags = (f"--codeprobe-driver={driver}", "--codeprobe-json-lines", "-rA", "-vv")
+    run = project.run("tasks/*.yaml", *flags, mode=mode, env=env).assert_consistent()
     assert run.statuses == {"command": "failed", "scripted": "failed", "crash": "error", "setup": "error", "post": "passed"}
     assert leaks(run) == []
     # they were there to be replaced

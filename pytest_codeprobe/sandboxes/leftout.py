@@ -42,6 +42,13 @@ def what_grades(trial: Trial) -> tuple[str, ...]:
     return tuple(hidden)
 
 
+def graders_files(trial: Trial) -> tuple[str, ...]:
+    """Files and folders that criteria look into: hidden tests, schemas, the reference, what the task's commands name as `$TASK_DIR/…`."""
+    found = [ref.path for ref in trial.manifest if ref.role in ("hidden", "schema", "reference")]
+    folder = os.path.dirname(trial.task_file)
+    return tuple(dict.fromkeys([*found, *(os.path.join(folder, name) for name in _named(trial))]))
+
+
 def _named(trial: Trial) -> Iterator[str]:
     commands = [trial.solution.script] if trial.solution is not None and trial.solution.script is not None else []
     commands += [text for criterion in trial.criteria for text in criterion.values() if isinstance(text, str)]

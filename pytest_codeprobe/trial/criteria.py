@@ -18,6 +18,7 @@ from pytest_codeprobe.trial.grade import TrialGrading, Verdict, grading_timeout,
 from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.protect import put_back
 from pytest_codeprobe.trial.session import SessionOutcome
+from pytest_codeprobe.trial.untouched import Untouched
 
 _PREFLIGHT = 60.0  #: seconds, for all criteria
 
@@ -39,6 +40,7 @@ class TrialCriteria:
     def __init__(self, trial: Trial, context: Context, agent: Callable[[], Agent], redact: Callable[[str], str]) -> None:
         self._trial, self._context, self._agent, self._redact = trial, context, agent, redact
         self._all: tuple[Criterion, ...] = ()
+        self._untouched = Untouched(trial)
 
     def read(self) -> None:
         """Make them of what the trial says."""
@@ -54,6 +56,10 @@ class TrialCriteria:
         grading = self._grading(evidence, _PREFLIGHT)
         for criterion in wanted:
             criterion.preflight(grading)
+
+    def before_session(self) -> None:
+        """pre_run is over: what grades is from now on to stay as it is."""
+        self._untouched.look()
 
     def judge(self, evidence: Evidence, log: logging.Logger) -> Verdict:
         """The verdict, on a sandbox in which protected files are as they were."""
@@ -84,4 +90,5 @@ class TrialCriteria:
             timeout=timeout,
             redact=self._redact,
             cli_calls=evidence.cli_calls,
+            untouched=self._untouched.check,
         )

@@ -76,6 +76,7 @@ class TrialGrading:
         timeout: float,
         redact: Callable[[str], str],
         cli_calls: bytes | None = None,
+        untouched: Callable[[], None] = lambda: None,
     ) -> None:
         self.trial, self.context, self.workspace, self.template = trial, context, sandbox.workspace, sandbox.template
         self.final_message = outcome.final_message if outcome is not None else None
@@ -86,6 +87,7 @@ class TrialGrading:
         self._deadline, self._redact = monotonic() + timeout, redact
         self._live: list[Process] = []
         self._used, self._has_calls = False, False
+        self._untouched = untouched
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -123,8 +125,9 @@ class TrialGrading:
 
     def begin(self, number: int) -> None:
         """A criterion is about to look: what it finds has not been in the hands of another grader's process, which may have run the
-        agent's code.
+        agent's code. VERIFIER_FAILED where what grades is no longer what it was before the session.
         """
+        self._untouched()
         if self._used:
             put_back(self._sandbox, self.trial.sandbox.protected)
             self._place.lay_anew()

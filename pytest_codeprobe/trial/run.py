@@ -266,6 +266,7 @@ class TrialRun:
         setup.lay(self.trial, self.context, sandbox)
         self._criteria.preflight(self._evidence(()))
         self._commands.pre_run(sandbox, began, self._attempts.prepare_time + self._attempts.session_time, self._log.logger)
+        self._criteria.before_session()
         self._attempts.prepare_time += monotonic() - began
 
     # ---- freeze and grade
