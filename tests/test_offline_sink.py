@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import contextvars
 import http.server
+import os
 import socket
 import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.model.network import Endpoint
+from pytest_codeprobe.model.network import DOOR_PORT, Endpoint
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.options import resolve
 from pytest_codeprobe.run.offline.hosts import Policy, Rule, is_loopback
@@ -89,6 +91,43 @@ def through(url: str, request: bytes) -> bytes:
 
 def proxy_of(offline: Offline, of: Trial, role: Any = "session", **environ: str) -> str:
     return offline.environment(of, role, environ)["HTTP_PROXY"]
+
+
+def test_a_door_lets_in_what_listens_elsewhere_once(offline: Offline, tmp_path: Path) -> None:
+    """What else is sent counts for nothing; each start has a door of its own; when the role is over, all are shut, what waited is told."""
+    of, served = trial(), []
+    folder = tmp_path / ("long" * 30)
+    for number in range(2):
+        (place := folder / str(number)).mkdir(parents=True)
+        assert offline.environment(of, "grader", {}, place)["HTTP_PROXY"] == f"http://127.0.0.1:{DOOR_PORT}"
+        here = os.open(place, os.O_RDONLY)
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel,
+            socket.create_server(("127.0.0.1", 0)) as first,
+            socket.create_server(("127.0.0.1", 0)) as second,
+            socket.socket() as idle,
+        ):
+            channel.connect(f"/proc/self/fd/{here}/door")
+            channel.send(b"x")
+            for bad in (channel.fileno(), here, idle.fileno()):
+                socket.send_fds(channel, [b"x"], [bad])
+            socket.send_fds(channel, [b"x"], [first.fileno()])
+            urls = [f"http://127.0.0.1:{each.getsockname()[1]}" for each in (first, second)]
+            with contextlib.suppress(OSError):
+                socket.send_fds(channel, [b"x"], [second.fileno()])
+        os.close(here)
+        served.append(urls[0])
+        assert through(urls[0], b"CONNECT outside.test:443 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 403")
+        assert b"not to be asked for" in through(urls[0], b"GET http://127.0.0.1:1/ HTTP/1.1\r\n\r\n")
+        with pytest.raises(ConnectionRefusedError):
+            through(urls[1], b"")
+    with socket.create_connection(("127.0.0.1", int(served[1].rpartition(":")[2]))) as late:
+        late.sendall(b"CONNECT late.test:443 HTTP/1.1\r\n\r\n")
+        offline.settle(of, "grader")
+    for url in served:
+        with pytest.raises(ConnectionRefusedError):
+            through(url, b"")
+    assert attempts(offline, of) == [("grader", None, "outside.test", 443, 2), ("grader", None, "late.test", 443, 1)]
 
 
 # ---- hosts

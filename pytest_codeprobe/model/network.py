@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_codeprobe.errors import CodeprobeError
     from pytest_codeprobe.model.sandbox import Role
     from pytest_codeprobe.model.trial import Trial
 
 #: who asks: `harness` and `criterion` are code in pytest's own process, the others processes in a sandbox
 Component = Literal["harness", "criterion", "agent", "grader", "setup", "post_run"]
+DOOR_PORT = 61080  #: where clients in a network of their own find the proxy
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
@@ -47,9 +50,13 @@ class Network(Protocol):
     def acting(self, trial: Trial, component: Component, by: str = "") -> AbstractContextManager[None]:
         """Within, this thread, and what it starts, runs code for the trial. `by`: which criterion it is."""
 
-    def environment(self, trial: Trial, role: Role, environ: Mapping[str, str]) -> Mapping[str, str]:
+    def apart(self, trial: Trial, role: Role) -> bool:
+        """Whether processes of this role need nothing of this machine's network, so that a driver which can gives them one of their own."""
+
+    def environment(self, trial: Trial, role: Role, environ: Mapping[str, str], door: Path | None = None) -> Mapping[str, str]:
         """The environment of a process that is about to start, so changed that clients in it ask here first.
 
+        `door`: a folder that the process sees; it has a network of its own, and hands out through it who listens on DOOR_PORT there.
         CodeprobeError SANDBOX_FAILED where that can't be had: nothing may start without it.
         """
 
@@ -73,7 +80,11 @@ class Unheld:
         """See Network."""
         return contextlib.nullcontext()
 
-    def environment(self, trial: Trial, role: Role, environ: Mapping[str, str]) -> Mapping[str, str]:
+    def apart(self, trial: Trial, role: Role) -> bool:
+        """See Network."""
+        return False
+
+    def environment(self, trial: Trial, role: Role, environ: Mapping[str, str], door: Path | None = None) -> Mapping[str, str]:
         """See Network."""
         return environ
 

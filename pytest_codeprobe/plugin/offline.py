@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
     from pytest_codeprobe.run.plan import PlannedTrial
 
+_APART = "bubblewrap"  #: the driver that gives what needs no model a network of its own
+
 
 def network_of(live: Live) -> Network:
     """What trials of this process may reach, and who hears of the rest."""
@@ -23,7 +25,10 @@ def network_of(live: Live) -> Network:
     def endpoints(trial: Trial) -> Iterable[Endpoint]:
         return live.registry.agent(trial.agent.type or "").endpoints(trial, live.context)
 
-    offline = Offline(live.state.options.offline_allow, endpoints)
+    def calls_model(trial: Trial) -> bool:
+        return live.registry.agent(trial.agent.type or "").calls_model
+
+    offline = Offline(live.state.options.offline_allow, endpoints, calls_model)
     live.config.add_cleanup(offline.close)
     return offline
 
@@ -50,8 +55,18 @@ def check_offline(live: Live, plan: Collection[PlannedTrial]) -> None:
     error = check_credentials(plan, live.context) or check_fetches(plan, live.context)
     if error is not None:
         raise refused(error, live.config) from error
-    drivers = sorted({live.driver_of(t) for t in plan if t.starts})
-    live.warn(
-        f"offline: under driver {', '.join(drivers)} agents and graders are held by proxy variables alone; "
-        'a program that ignores them, or makes sockets of its own, is not (docs: "Offline runs")'
+    starting = [t for t in plan if t.starts]
+    drivers = sorted({live.driver_of(t) for t in starting} - {_APART})
+    if drivers:
+        live.warn(
+            f"offline: under driver {', '.join(drivers)} agents and graders are held by proxy variables alone; "
+            'a program that ignores them, or makes sockets of its own, is not (docs: "Offline runs")'
+        )
+    agents = sorted(
+        {t.agent for t in starting if live.driver_of(t) == _APART and t.agent is not None and live.registry.agent(t.agent).calls_model}
     )
+    if agents:
+        live.warn(
+            f"offline: sessions of agent {', '.join(agents)} need the network also under driver {_APART}, and are held by proxy variables "
+            'alone; a program that ignores them, or makes sockets of its own, is not (docs: "Offline runs")'
+        )

@@ -138,6 +138,10 @@ class BaseSandbox:
         """What the keeper starts, with its errors in the file `stderr`. OSError if it can't be started."""
         return Enclosed(command.argv, str(command.cwd or self.workspace))
 
+    def door(self, role: Role) -> Path | None:
+        """A new folder, where `enclosed` will give the next process tree a network of its own and the run's network is to be told."""
+        return None
+
     def warm(self, command: Command) -> WarmProgram | None:
         """What the command may be forked from. None: it starts anew, as it must where `enclosed` wraps it."""
         return None
@@ -192,8 +196,9 @@ class BaseSandbox:
 
         OSError if it can't be started, or a log file is there already.
         """
-        env = self.context.network.environment(self.trial, role, command.env)
-        enclosed = self.enclosed(dataclasses.replace(command, env=env), role, stderr)
+        door = self.door(role)
+        env = self.context.network.environment(self.trial, role, command.env, door)
+        enclosed = self.enclosed(dataclasses.replace(command, env=env, door=door), role, stderr)
         group = self.make_group()
         limits = dataclasses.replace(
             limits,

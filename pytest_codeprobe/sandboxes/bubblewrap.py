@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.network import DOOR_PORT
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, Role
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun
@@ -31,6 +32,7 @@ from pytest_codeprobe.sandboxes.visible import (
     found,
     harness,
     narrowed,
+    own_python,
     program_places,
     resolver,
 )
@@ -41,6 +43,7 @@ PROGRAM = "bwrap"
 _TMP_BYTES = 1 << 30  #: of /tmp and the like inside, each; TMPDIR is on disk
 _PROBE_SECONDS = 20.0
 _PAUSES = (0.0, 0.1, 0.4)  #: seconds before each try
+_DOOR = Path(__file__).resolve().parents[1] / "children" / "door.py"
 #: parts of the private folder that a role works in, beside the workspace
 _PARTS_OF: Mapping[Role, tuple[str, ...]] = {
     "session": ("home", "tmp", "cli", "python"),
@@ -62,6 +65,14 @@ class BubblewrapSandbox(BaseSandbox):
         super().__init__(trial, context, templates)
         self._program = program
 
+    def door(self, role: Role) -> Path | None:
+        """Where the run is offline and the role needs no model."""
+        if not self.context.network.apart(self.trial, role):
+            return None
+        folder = self.root / f"door-{next(self._numbers)}"
+        folder.mkdir(0o700)
+        return folder
+
     def enclosed(self, command: Command, role: Role, stderr: Path) -> Enclosed:
         """The command within bwrap. FileNotFoundError if its program is not there."""
         inside = command.cwd or self.workspace
@@ -73,13 +84,17 @@ class BubblewrapSandbox(BaseSandbox):
         for path in (program, *_those_there(command, inside)):
             if not any(path.is_relative_to(place) for place in own):  # what lies there may be the agent's, who names no place of ours
                 shown += program_places(path, command.env)
+        through: list[str] = []
+        if command.door is not None:
+            shown.append(command.door)
+            through = [own_python(), "-I", "-S", "-B", str(_DOOR), str(command.door), str(DOOR_PORT)]
         status = self.logs / f"bwrap-{next(self._numbers)}"
         argv = [
             "/bin/sh", "-c", _STATUS, "bwrap", str(status), self._program, "--json-status-fd", "3",
-            *walls(network=self.trial.sandbox.network != "off"),
+            *walls(network=self.trial.sandbox.network != "off" and command.door is None),
             *(word for place in narrowed(shown) for word in ("--ro-bind", os.path.realpath(place), str(place))),
             *(word for place in own for word in ("--bind", str(place), str(place))),
-            "--chdir", str(inside), "--", str(program), *command.argv[1:],
+            "--chdir", str(inside), "--", *through, str(program), *command.argv[1:],
         ]  # fmt: skip
         return Enclosed(argv, "/", lambda process: _Watched(process, status, stderr))
 

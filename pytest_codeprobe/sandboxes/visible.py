@@ -21,10 +21,15 @@ _CHILDREN = Path(__file__).resolve().parents[1] / "children"
 _SHEBANGS = 4  #: interpreters of interpreters
 
 
+def own_python() -> str:
+    """The interpreter that runs pytest, without its environment; it is shown."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
 @functools.cache
 def harness() -> tuple[Path, ...]:
     """The interpreter that runs pytest, its base, and our own programs that run inside."""
-    base = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
+    base = Path(own_python())
     places = [Path(sys.prefix), Path(sys.base_prefix), *([base.parent.parent] if base.parent.name == "bin" else [base]), _CHILDREN]
     return tuple(narrowed(places))
 

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pytest_codeprobe.errors import CodeprobeError, with_frames
-from pytest_codeprobe.model.network import Component, Endpoint
+from pytest_codeprobe.model.network import DOOR_PORT, Component, Endpoint
 from pytest_codeprobe.model.sandbox import Role
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.run.offline.guard import Acting, acting
@@ -66,10 +67,15 @@ class _Life:
 
 
 class Offline:
-    """See the module. `allow`: as ini codeprobe_offline_allow; `endpoints`: where a trial's agent asks its model."""
+    """See the module. `allow`: as ini codeprobe_offline_allow; `endpoints`: where a trial's agent asks its model; whether it has one."""
 
-    def __init__(self, allow: Iterable[str], endpoints: Callable[[Trial], Iterable[Endpoint]]) -> None:
-        self._policy, self._endpoints = Policy(map(Rule.parse, allow)), endpoints
+    def __init__(
+        self,
+        allow: Iterable[str],
+        endpoints: Callable[[Trial], Iterable[Endpoint]],
+        calls_model: Callable[[Trial], bool] = lambda _: True,
+    ) -> None:
+        self._policy, self._endpoints, self._calls_model = Policy(map(Rule.parse, allow)), endpoints, calls_model
         self._sink = Sink()
         self._lives: dict[str, _Life] = {}
 
@@ -93,19 +99,27 @@ class Offline:
         finally:
             life.by = before
 
-    def environment(self, trial: Trial, role: Role, environ: Mapping[str, str]) -> Mapping[str, str]:
+    def apart(self, trial: Trial, role: Role) -> bool:
+        """See Network."""
+        return role != "session" or trial.sandbox.network == "off" or not self._calls_model(trial)
+
+    def environment(self, trial: Trial, role: Role, environ: Mapping[str, str], door: Path | None = None) -> Mapping[str, str]:
         """See Network."""
         life = self._life(trial)
         key = role, life.by if role == "grader" else "", Upstream.of(environ)
-        if key not in life.ports:
+        if key not in life.ports or door is not None:
             try:
-                life.ports[key] = self._sink.open(self._policy_of(trial, role), key[2], life.note(_COMPONENTS[role], key[1]))
+                if key not in life.ports:
+                    life.ports[key] = self._sink.open(self._policy_of(trial, role), key[2], life.note(_COMPONENTS[role], key[1]))
+                if door is not None:
+                    self._sink.await_door(life.ports[key], door)
             except OSError as error:
                 what = f"offline: no port for what the {_COMPONENTS[role]} asks: {str(error) or type(error).__name__}"
                 raise CodeprobeError("SANDBOX_FAILED", what) from error
+        url = life.ports[key].url if door is None else f"http://127.0.0.1:{DOOR_PORT}"
         held = {name: value for name, value in environ.items() if name.lower() not in PROXY_VARIABLES}
         for name in sorted(PROXY_VARIABLES):
-            held[name] = held[name.upper()] = _WITHOUT if name == "no_proxy" else life.ports[key].url
+            held[name] = held[name.upper()] = _WITHOUT if name == "no_proxy" else url
         return {"NODE_USE_ENV_PROXY": "1", **held}  # without it Node's own fetch goes past them
 
     def _policy_of(self, trial: Trial, role: Role) -> Policy:

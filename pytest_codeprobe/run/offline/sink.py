@@ -16,12 +16,14 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pytest_codeprobe.errors import with_frames
+from pytest_codeprobe.run.offline.door import came_through, open_door
 from pytest_codeprobe.run.offline.guard import unheld
 from pytest_codeprobe.run.offline.hosts import Policy, host_name, is_loopback
+from pytest_codeprobe.run.offline.request import Target, parse
 from pytest_codeprobe.run.offline.upstream import Proxy, Upstream
 
 _log = logging.getLogger(__name__)
@@ -36,30 +38,8 @@ _CLOSE_SECONDS = 10.0  #: a name may be being looked up
 _PAUSE = 0.2  #: seconds without taking connections where there are no descriptors for them
 _BACKLOG = 256
 _MOST = 128  #: connections to one port at a time, each with another one to where it leads; descriptors are pytest's, too
-#: some clients leave the brackets of an IPv6 address out
-_CONNECT = re.compile(r"CONNECT (?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s\[\]]+):(?P<port>\d{1,5}) HTTP/1\.[01]", re.IGNORECASE)
-_PLAIN = re.compile(r"(?P<method>[!-~]+) (?P<url>(?P<scheme>http|https|ftp|ws|wss)://\S+) HTTP/1\.[01]", re.IGNORECASE)
-#: what a client may ask a proxy for by URL; of these only http is spoken
-_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443, "ftp": 21}
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
-_HOP = re.compile(r"(?im)^(?:proxy-[^:\r\n]*|connection|keep-alive):[^\r\n]*\r\n")
 _NO_TRANSPORT = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError)
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    host: str
-    port: int
-    tunnel: bool  #: the client will speak to it itself; else what follows is the request
-    method: str = ""
-    url: str = ""
-    path: str = ""
-    fields: str = ""  #: header lines, those for this connection alone left out
-    spoken: bool = True  #: False: nothing but its place is of interest
-
-    def head(self, url: str, login: str) -> bytes:
-        """The request's head as the next one gets it. One request for each connection: the client's next may be for another host."""
-        return f"{self.method} {url} HTTP/1.1\r\n{self.fields}{login}Connection: close\r\n\r\n".encode("latin-1")
 
 
 @dataclass(eq=False, slots=True)
@@ -70,6 +50,8 @@ class Port:
     upstream: Upstream
     tried: Callable[[str, int | None], None]
     listener: socket.socket
+    doors: list[socket.socket] = field(default_factory=list)  #: on which one is awaited that listens in another network
+    inside: list[socket.socket] = field(default_factory=list)  #: those that came
     asking: set[asyncio.Future[None]] = field(default_factory=set)  #: of connections that have not said yet what they want
     open: set[asyncio.Task[None]] = field(default_factory=set)  #: all connections
 
@@ -100,6 +82,15 @@ class Sink:
             listener.close()
             raise
         return port
+
+    def await_door(self, port: Port, folder: Path) -> None:
+        """Serve the port to a network namespace too, once children/door.py has handed out its socket. OSError where that can't be."""
+        door = open_door(folder)
+        try:
+            self._do(self._begin_door(port, door))
+        except BaseException:
+            door.close()
+            raise
 
     def settle(self, port: Port) -> None:
         """Take in what was said to the port before, then close it and whatever it still tunnels."""
@@ -141,40 +132,61 @@ class Sink:
         self._loop, self._thread = loop, thread
 
     async def _begin(self, port: Port) -> None:
-        asyncio.get_running_loop().add_reader(port.listener, self._accept, port)
+        asyncio.get_running_loop().add_reader(port.listener, self._accept, port, port.listener)
 
-    def _accept(self, port: Port, most: int = _MOST) -> None:
+    async def _begin_door(self, port: Port, door: socket.socket) -> None:
+        port.doors.append(door)
+        asyncio.get_running_loop().add_reader(door, self._let_in, port, door)
+
+    def _let_in(self, port: Port, door: socket.socket) -> None:
+        """The first that comes is the one: it was sent before anything of the command ran."""
+        loop = asyncio.get_running_loop()
+        listener = came_through(door)
+        if listener is None:
+            return
+        loop.remove_reader(door)
+        port.doors.remove(door)
+        door.close()
+        port.inside.append(listener)
+        loop.add_reader(listener, self._accept, port, listener)
+
+    def _accept(self, port: Port, listener: socket.socket, most: int = _MOST) -> None:
         """All connections that wait; where there are too many already, or no descriptors for them, they wait longer."""
         loop = asyncio.get_running_loop()
         while True:
             try:
                 if len(port.open) >= most:
                     raise OSError(errno.EMFILE, "too many connections")
-                connection, _ = port.listener.accept()
+                connection, _ = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
-                    loop.remove_reader(port.listener)
-                    loop.call_later(_PAUSE, self._go_on, port)
+                    loop.remove_reader(listener)
+                    loop.call_later(_PAUSE, self._go_on, port, listener)
                     return
                 continue  # it is gone already
             connection.setblocking(False)
             asked = loop.create_future()
             port.asking.add(asked)
             asked.add_done_callback(port.asking.discard)
-            task = loop.create_task(_Connection(port, connection, asked).serve())
+            task = loop.create_task(_Connection(port, connection, asked, inside=listener is not port.listener).serve())
             port.open.add(task)
             task.add_done_callback(port.open.discard)
 
-    def _go_on(self, port: Port) -> None:
-        if port.listener.fileno() >= 0:
-            asyncio.get_running_loop().add_reader(port.listener, self._accept, port)
+    def _go_on(self, port: Port, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listener, self._accept, port, listener)
 
     async def _settle(self, port: Port) -> None:
-        self._accept(port, most=2 * _BACKLOG)
-        asyncio.get_running_loop().remove_reader(port.listener)
-        port.listener.close()
+        loop = asyncio.get_running_loop()
+        for door in list(port.doors):
+            self._let_in(port, door)
+        for listener in (port.listener, *port.inside):
+            self._accept(port, listener, most=2 * _BACKLOG)
+        for each in (port.listener, *port.inside, *port.doors):
+            loop.remove_reader(each)
+            each.close()
         if port.asking:
             await asyncio.wait(port.asking, timeout=_SETTLE_SECONDS)
         for task in port.open:
@@ -204,8 +216,8 @@ def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 class _Connection:
     """One client."""
 
-    def __init__(self, port: Port, connection: socket.socket, asked: asyncio.Future[None]) -> None:
-        self._port, self._connection, self._asked = port, connection, asked
+    def __init__(self, port: Port, connection: socket.socket, asked: asyncio.Future[None], *, inside: bool) -> None:
+        self._port, self._connection, self._asked, self._inside = port, connection, asked, inside
 
     async def serve(self) -> None:
         """From its request to the end of what it is answered."""
@@ -217,6 +229,8 @@ class _Connection:
             if target is None:
                 text = "this is a proxy, and it knows CONNECT and http:// only"
                 await _answer(reader, writer, "400 Bad Request", text)
+            elif self._inside and is_loopback(target.host):  # of this machine, it would be: the client has one of its own
+                await _answer(reader, writer, "403 Forbidden", "loopback is not to be asked for from a proxy")
             elif not self._port.policy.allows(target.host, target.port):
                 text = f"offline, and {target.host}:{target.port} is neither loopback nor allowed"
                 await _answer(reader, writer, "403 Forbidden", text)
@@ -234,15 +248,15 @@ class _Connection:
             else:
                 await _close(writer)
 
-    async def _read(self, reader: asyncio.StreamReader) -> tuple[_Target | None, bytes]:
+    async def _read(self, reader: asyncio.StreamReader) -> tuple[Target | None, bytes]:
         """What is wanted, told to the port's owner where it is not allowed, and what came behind it; None: no request to a proxy."""
         head, rest = await _head(reader)
-        target = _parse(head.decode("latin-1"))
+        target = parse(head.decode("latin-1"))
         if target is not None and not self._port.policy.allows(target.host, target.port):
             self._port.tried(target.host, target.port)
         return target, rest
 
-    async def _tunnel(self, target: _Target, rest: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _tunnel(self, target: Target, rest: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         proxy = None
         if not is_loopback(target.host):  # of the user's proxy that would be another machine's
             proxy = self._port.upstream.proxy_for(target.host, target.port, encrypted=target.tunnel and target.port != 80)
@@ -274,39 +288,7 @@ async def _head(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     return head[: head.rfind(b"\n") + 1], b""
 
 
-def _parse(head: str) -> _Target | None:
-    """The target of a request to a proxy."""
-    line, _, rest = head.partition("\n")
-    line, is_whole = line.removesuffix("\r"), rest.endswith("\r\n")
-    if found := _CONNECT.fullmatch(line):
-        port = int(found["port"])
-        return _Target(_host(found["host"].strip("[]")), port, tunnel=True, spoken=is_whole) if 0 < port < 1 << 16 else None
-    found = _PLAIN.fullmatch(line)
-    if found is None:
-        return None
-    scheme = found["scheme"].lower()
-    try:
-        parts = urlsplit(found["url"])
-        port = parts.port or _PORTS[scheme]
-    except ValueError:
-        return None
-    if not parts.hostname:
-        return None
-    host, spoken = _host(parts.hostname), is_whole and scheme == "http"
-    fields = _HOP.sub("", rest)[:-2]
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Target(host, port, tunnel=False, method=found["method"], url=found["url"], path=path, fields=fields, spoken=spoken)
-
-
-def _host(name: str) -> str:
-    """A name out of a head that was read byte by byte: some clients write it in UTF-8."""
-    try:
-        return name.encode("latin-1").decode()
-    except UnicodeError:
-        return name
-
-
-async def _reach(target: _Target, proxy: Proxy | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _reach(target: Target, proxy: Proxy | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection that is ready for what the client sends after its request's head. OSError where there is none."""
     if proxy is None:
         reader, writer = await asyncio.open_connection(target.host, target.port, limit=_HEAD)
