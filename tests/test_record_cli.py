@@ -316,7 +316,8 @@ def test_the_log_is_laid_whatever_is_in_its_place(tmp_path: Path, planted: str) 
 # ---- in a run
 
 
-def test_in_a_run(project: Project) -> None:
+@pytest.mark.parametrize("driver", ["tempdir", "bubblewrap"])
+def test_in_a_run(project: Project, driver: str) -> None:
     """Under scripted, command and oracle: answers, log in the grading copy and the run dir, stand-ins of the task's own."""
     mock = {
         "path": "mocks/deploy",
@@ -342,7 +343,7 @@ def test_in_a_run(project: Project) -> None:
     project.task("o", agent={"type": "oracle"}, **fields)
     wrong = [{"type": "cli_called", "tool": "glab"}]
     project.task("w", agent=scripted(), sandbox={"record_cli": [GH]}, success_criteria=wrong)
-    run = project.run(*(f"tasks/{name}.yaml" for name in "scow"))
+    run = project.run(*(f"tasks/{name}.yaml" for name in "scow"), f"--codeprobe-driver={driver}")
     assert run.statuses == {"s": "passed", "c": "passed", "o": "passed", "w": "error"}
     assert "sandbox.record_cli has no 'glab', only gh" in run.output
     for name in "sco":
