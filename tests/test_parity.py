@@ -14,8 +14,8 @@ pytestmark = pytest.mark.joint
 WRITE = {"write": {"path": "out.txt", "content": "done\n"}}
 
 
-def fill(project: Project) -> None:
-    """One task of each kind of ending, ordinary tests between them."""
+def fill(project: Project, *, seconds: int = 1) -> None:
+    """One task of each kind of ending, ordinary tests between them. `seconds` that one has which goes on longer."""
     project.write("tests/test_before.py", "def test_plain(): print('noise')\n")
     project.task(
         "a-pass",
@@ -25,7 +25,7 @@ def fill(project: Project) -> None:
     project.task("c-error", agent=scripted(WRITE), pre_run=[{"command": "exit 3"}])
     project.task("d-skip", agent=scripted(WRITE), skip="not today")
     project.task("e-xfail", agent=scripted(), xfail="known gap")
-    project.task("f-limit", agent=scripted(WRITE, {"sleep": 30}), run_limits={"task_timeout": 1})
+    project.task("f-limit", agent=scripted(WRITE, {"sleep": 30}), run_limits={"task_timeout": seconds})
     project.task("g-crash", agent=scripted({"fail": "AGENT_CRASHED"}))
     project.task(
         "h-verifier",

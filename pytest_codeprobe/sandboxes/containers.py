@@ -31,7 +31,8 @@ if [ -n "$own" ]; then
     elif [ "$own" = python3 ]; then echo no-python >>"$report"; exit 127
     fi
 fi
-"$@"; status=$?
+exec 9>&2 2>/dev/null  # a shell tells of signals that ended what it runs
+( exec "$@" 2>&9 9>&- ); status=$?
 count() { [ -r "$2" ] && while read -r key value; do
     [ "$key" = "$3" ] && [ "$value" -gt 0 ] && echo "$1 $value" >>"$report"
 done <"$2"; return 0; }

@@ -30,10 +30,11 @@ from pytest_codeprobe.sandboxes.handover import Handover
 from pytest_codeprobe.sandboxes.held import HeldProcess
 from pytest_codeprobe.sandboxes.images import Image, Images, known_id
 from pytest_codeprobe.sandboxes.leftout import what_grades
-from pytest_codeprobe.sandboxes.visible import found, narrowed, program_places
+from pytest_codeprobe.sandboxes.visible import TOP, found, narrowed, program_places
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
 
 _TMP = "size=1g,mode=1777"  #: of /tmp and the like inside, each; TMPDIR is on disk
+_TOPS = tuple(f"{name}/" for name in TOP)  #: folders whose programs are an image's own
 _CHILDREN = Path(__file__).resolve().parents[1] / "children"
 _INSIDE = "/run/codeprobe"  #: where what is ours alone is seen inside
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
@@ -181,7 +182,7 @@ class DockerSandbox(BaseSandbox):
             return [Path(name).name], "", []
         if any(here.is_relative_to(place) for place in own):  # a stand-in, which comes first on PATH
             return [""], "", []
-        places = list(narrowed(program_places(here, command.env)))
+        places = [place for place in narrowed(program_places(here, command.env)) if not str(place).startswith(_TOPS)]
         if here.is_file() and any(here.is_relative_to(place) for place in places):
             return [Path(name).name], str(here), places
         return [Path(name).name if not name.startswith("/") else ""], "", []
@@ -269,6 +270,7 @@ class DockerDriver:
         self._engines, self._images = Engines(), Images()
         self._lock = threading.Lock()
         self._swept = False
+        self._ids: dict[str, str | None] = {}  #: of images, as they were when they were first asked for
 
     def engine(self, context: Context) -> Engine | str:
         """The engine of a run, or why there is none. What killed runs have left in it goes at the first time."""
@@ -295,7 +297,10 @@ class DockerDriver:
         config = trial.sandbox.docker
         if config is None or config.image is None or isinstance(engine := self.engine(context), str):
             return None
-        return known_id(engine, config.image)
+        with self._lock:
+            if config.image not in self._ids:
+                self._ids[config.image] = known_id(engine, config.image)
+            return self._ids[config.image]
 
     def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
         """What it can't hold: disk, and networks that are neither on nor off; and it has no image of its own."""
