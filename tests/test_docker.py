@@ -142,6 +142,24 @@ def test_faults_of_image_and_engine_are_no_failures(project: Project, tmp_path: 
     assert not containers.of(engine, run)
 
 
+def test_offline_nothing_is_reached_and_every_attempt_is_named(project: Project) -> None:
+    engine = use(project)
+    ask = "python3 -c \"import urllib.request as r; r.urlopen('http://outside.test/')\"; true"
+    past = "! python3 -c \"import socket; socket.create_connection(('10.88.0.1', 80), 5)\""
+    project.task("agent", agent=scripted(WRITE, {"run": ask}), success_criteria=OUT)
+    project.task("grader", agent=scripted(WRITE), success_criteria=[{"type": "run_command", "command": ask}])
+    project.task(
+        "past", agent=scripted({"run": f"{past} && touch out.txt"}), success_criteria=[*OUT, {"type": "run_command", "command": past}]
+    )
+    run = project.run("tasks", AGENT, "--codeprobe-offline", "--codeprobe-jobs=3").assert_consistent()
+    assert run.statuses == {"agent": "error", "grader": "error", "past": "passed"}, run.output
+    for name in ("agent", "grader"):
+        assert run.finished[name]["code"] == "OFFLINE_NET_ATTEMPT"
+        assert "tried outside.test:80" in run.result(name)["reason"]
+    assert not [warning for warning in run.envelope["warnings"] if warning.startswith("offline: ")]  # all of it is held
+    assert not containers.of(engine, run)
+
+
 def test_docker_is_asked_in_its_own_words(project: Project) -> None:
     """By a program of its name that podman stands behind, which knows all of docker's words; docker knows none of podman's own."""
     engine = use(project)

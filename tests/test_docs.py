@@ -181,7 +181,7 @@ MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "reference and solution": (Reference, Solution),
 }
 NOT_YET = "Not available yet"
-FOR_SOME_VALUES = {"sandbox.network", "sandbox.docker", "sandbox.setup"}  #: refused for some values only
+FOR_SOME_VALUES = {"sandbox.network", "sandbox.docker", "sandbox.setup", "sandbox.setup.python"}  #: refused for some values only
 
 
 def not_yet() -> set[str]:

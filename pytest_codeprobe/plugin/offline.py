@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_codeprobe.plugin.live import Live
     from pytest_codeprobe.run.plan import PlannedTrial
 
+_CLOSED = "docker"  #: the one that gives a network of its own to all
 _APART = "bubblewrap"  #: the driver that gives what needs no model a network of its own
 
 
@@ -56,7 +57,7 @@ def check_offline(live: Live, plan: Collection[PlannedTrial]) -> None:
     if error is not None:
         raise refused(error, live.config) from error
     starting = [t for t in plan if t.starts]
-    drivers = sorted({live.driver_of(t) for t in starting} - {_APART})
+    drivers = sorted({live.driver_of(t) for t in starting} - {_APART, _CLOSED})
     if drivers:
         live.warn(
             f"offline: under driver {', '.join(drivers)} agents and graders are held by proxy variables alone; "

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from pytest_codeprobe.model.config import SandboxLimits
+from pytest_codeprobe.model.network import DOOR_PORT
 from pytest_codeprobe.model.sandbox import RESOURCES, Process, ProcessExit
 from pytest_codeprobe.sandboxes.engines import Engine
 from pytest_codeprobe.sandboxes.hierarchies import places_of
@@ -22,7 +23,7 @@ _OF_ENGINE = (125, 126, 127)  #: exit statuses of a client whose container could
 #: the first process in a container: sets the environment, runs the command, then says in the report what the kernel counted. Nothing
 #: but the shell's own words after the start, since a limit of processes may be used up.
 FIRST = r"""
-report=$2; . "$1"; own=$3; host=$4; shift 4
+report=$2; . "$1"; own=$3; host=$4; door=$5; children=$6; shift 6
 ulimit -c 0
 echo ran >>"$report"
 if [ -n "$own" ]; then
@@ -31,8 +32,13 @@ if [ -n "$own" ]; then
     elif [ "$own" = python3 ]; then echo no-python >>"$report"; exit 127
     fi
 fi
+if [ -n "$door" ] && command -v python3 >/dev/null 2>&1 && program=$(command -v "$1"); then
+    shift; set -- python3 -I -S -B "$children/door.py" "$door" PORT "$program" "$@"
+fi
 exec 9>&2 2>/dev/null  # a shell tells of signals that ended what it runs
 ( exec "$@" 2>&9 9>&- ); status=$?
+stopping=; while read -r key value; do [ "$key" = stopping ] && stopping=yes; done <"$report"
+while [ -n "$stopping" ]; do set -- /proc/[0-9]*; [ $# -gt 1 ] && sleep 0.1 || break; done
 count() { [ -r "$2" ] && while read -r key value; do
     [ "$key" = "$3" ] && [ "$value" -gt 0 ] && echo "$1 $value" >>"$report"
 done <"$2"; return 0; }
@@ -41,7 +47,7 @@ for file in $top/memory/memory.oom_control $top/memory.events; do count memory_m
 for file in $top/pids/pids.events $top/pids.events; do count pids $file max; done
 for file in $top/cpu/cpu.stat $top/cpu.stat; do count throttled $file nr_throttled; count periods $file nr_periods; done
 exit $status
-"""
+""".replace("PORT", str(DOOR_PORT))
 
 
 class Report:

@@ -25,7 +25,7 @@ from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes import engines
 from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun
 from pytest_codeprobe.sandboxes.containers import FIRST, Counters, Report, WatchedContainer
-from pytest_codeprobe.sandboxes.engines import Engine, Engines
+from pytest_codeprobe.sandboxes.engines import REPORT, Engine, Engines
 from pytest_codeprobe.sandboxes.handover import Handover
 from pytest_codeprobe.sandboxes.held import HeldProcess
 from pytest_codeprobe.sandboxes.images import Image, Images, known_id
@@ -36,7 +36,8 @@ from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore,
 _TMP = "size=1g,mode=1777"  #: of /tmp and the like inside, each; TMPDIR is on disk
 _TOPS = tuple(f"{name}/" for name in TOP)  #: folders whose programs are an image's own
 _CHILDREN = Path(__file__).resolve().parents[1] / "children"
-_INSIDE = "/run/codeprobe"  #: where what is ours alone is seen inside
+_ENVIRONMENT = "/run/codeprobe/environment"  #: a file in each container
+_GRACE = 5.0  #: seconds between TERM and KILL once a limit is hit
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 _OF_HOST = ("SHELL", "USER", "LOGNAME")  #: variables that say something of this machine only
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -92,6 +93,14 @@ class DockerSandbox(BaseSandbox):
         """Of the engine's client."""
         return {}
 
+    def door(self, role: Role) -> Path | None:
+        """Where the run is offline: none of them has the engine's bridge then."""
+        if not self.context.options.offline:
+            return None
+        folder = self.root / f"door-{next(self._numbers)}"
+        folder.mkdir(0o700)
+        return folder
+
     def prepare(self) -> None:
         """Have the image, then as every sandbox."""
         if self._image is None:
@@ -118,7 +127,8 @@ class DockerSandbox(BaseSandbox):
     def enclosed(self, command: Command, role: Role, stderr: Path) -> Enclosed:
         """The command in a container of its own, the engine's client in its place."""
         engine, image, number = self._engine, self._ready(), next(self._started)
-        name, own = engines.new_name(), [path for path in self._parts_of(role) if path.is_dir()]
+        name, limits = engines.new_name(), self.trial.sandbox.limits
+        own = [path for path in (self.workspace, *(self.root / part for part in _PARTS_OF[role])) if path.is_dir()]
         program, host, shown = self._program(command, own)
         report = Report(self.logs / f"report-{number}")
         inside, extra = self._inside(command.cwd or self.workspace)
@@ -126,26 +136,26 @@ class DockerSandbox(BaseSandbox):
         settings = self.logs / f"environment-{number}"
         _write(settings, "".join(f"export {k}={shlex.quote(v)}\n" for k, v in env.items()))
         certificates = [Path(env[k]) for k in _CERTIFICATES if env.get(k, "").startswith("/")]
+        reads = [_CHILDREN, *shown, *command.reads, *([command.door] if command.door is not None else []), *certificates]
         binds = [
-            *((path, path, True) for path in _outermost([_CHILDREN, *shown, *command.reads, *certificates])),
+            *((path, path, True) for path in _outermost(reads)),
             *((path, path, False) for path in own),
             *extra,
-            (settings, Path(_INSIDE, "environment"), True),
-            (report.path, Path(_INSIDE, "report"), False),
+            (settings, Path(_ENVIRONMENT), True),
+            (report.path, Path(REPORT), False),
         ]
         argv = [
             engine.program, "run", "-i", "--name", name, "--pull", "never", "--log-driver", "none", "--entrypoint", "/bin/sh",
             "--label", f"codeprobe.run={self.context.run_id}", "--label", f"codeprobe.trial={self.trial.node_id}",
             *engine.own_words(), *engine.user(), *self._walls(), *mounts(binds), *self._limits(),
             *(word for k in odd for word in ("--env", k)), "--workdir", str(inside), image.id,
-            "-c", FIRST, "codeprobe", f"{_INSIDE}/environment", f"{_INSIDE}/report", *program, host, *command.argv,
+            "-c", FIRST, "codeprobe", _ENVIRONMENT, REPORT, *program, host, str(command.door or ""), str(_CHILDREN), *command.argv,
         ]  # fmt: skip
 
         def watched(process: Process) -> Process:
             seen: Process = WatchedContainer(process, report, stderr, self._config.image or image.id[:12])
-            limits = self.trial.sandbox.limits
             counters = Counters(engine, name, limits, report)
-            return HeldProcess(seen, counters, 5.0) if counters.ends or limits.cpus is not None else seen
+            return HeldProcess(seen, counters, _GRACE) if counters.ends or limits.cpus is not None else seen
 
         return Enclosed(argv, "/", watched, env={**engine.env, **odd}, outside=engine.outside(name))
 
@@ -160,9 +170,6 @@ class DockerSandbox(BaseSandbox):
         if self._image is None:
             raise CodeprobeError("SANDBOX_FAILED", "the sandbox is not prepared")
         return self._image
-
-    def _parts_of(self, role: Role) -> list[Path]:
-        return [self.workspace, *(self.root / part for part in _PARTS_OF[role])]
 
     def _program(self, command: Command, own: Sequence[Path]) -> tuple[list[str], str, list[Path]]:
         """What the image is to be searched for (empty: the program is taken as it stands), this machine's instead, what that needs.
@@ -303,10 +310,12 @@ class DockerDriver:
             return self._ids[config.image]
 
     def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
-        """What it can't hold: disk, and networks that are neither on nor off; and it has no image of its own."""
+        """What it can't hold: disk, networks that are neither on nor off, packages beside an image's; and it has no image of its own."""
         config, missing = trial.sandbox, []
         if config.docker is None or (config.docker.image is None and config.docker.dockerfile is None):
             missing.append(("sandbox.docker", "an image or a dockerfile: driver docker has none of its own"))
+        setup = [name for name in ("python", "node") if getattr(config.setup, name, None) is not None]
+        missing += [(f"sandbox.setup.{name}", "driver tempdir or bubblewrap: a container has its image's packages") for name in setup]
         if config.network not in ("on", "off"):
             missing.append(("sandbox.network", "a driver with a gateway"))
         if config.limits.disk_mb is not None:

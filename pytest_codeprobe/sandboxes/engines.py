@@ -28,7 +28,9 @@ _CLIENT_BEGIN = ("DOCKER_", "CONTAINER_", "CONTAINERS_", "XDG_", "BUILDAH_")
 _FETCHING = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"})
 #: ends a container and proves it: the engine said that it removed it, or that it knows none of that name
 _END = '"$1" rm -f -v $3 "$2" >/dev/null 2>&1 && exit 0; left=$("$1" ps -a -q --filter "name=^$2\\$" 2>/dev/null) && [ -z "$left" ]'
-_TERM = "kill -TERM -1; kill -CONT -1"  #: to all in a container but its first process, which is ours
+REPORT = "/run/codeprobe/report"  #: a file in each container; see containers.py
+#: to all in a container but its first process, which is ours, and then waits for the others too
+_TERM = f"echo stopping >>{REPORT}; kill -TERM -1; kill -CONT -1"
 
 
 @dataclass(frozen=True, slots=True)

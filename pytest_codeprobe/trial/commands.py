@@ -15,7 +15,7 @@ from pytest_codeprobe.model.result import LimitHit
 from pytest_codeprobe.model.sandbox import RESOURCES, Command, CommandResult, Sandbox
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import remove_tree
-from pytest_codeprobe.trial.environment import command_environment, make_tools, python_of, with_host
+from pytest_codeprobe.trial.environment import command_environment, interpreter_inside, make_tools, with_host
 from pytest_codeprobe.trial.setup import setup_of, tools_python
 
 
@@ -66,7 +66,7 @@ class TaskCommands:
             if left := remove_tree(folder):
                 raise CodeprobeError("SANDBOX_FAILED", f"what the session left could not be removed: {left[0]}")
             lay_python = tools_python(self._trial, self._context, sandbox)
-            make_tools(folder, self._trial.row, python_of(sandbox), lay_python)
+            make_tools(folder, self._trial.row, interpreter_inside(sandbox), lay_python)
             self._laid = state
         return folder
 

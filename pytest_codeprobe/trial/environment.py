@@ -196,7 +196,7 @@ def _tools_elsewhere(folder: Path, row: Mapping[str, Any] | None, python: str) -
     return folder
 
 
-def python_of(sandbox: Sandbox) -> str | None:
+def interpreter_inside(sandbox: Sandbox) -> str | None:
     """The interpreter inside, by name, of a sandbox with programs of its own; None where this machine's are there."""
     name = getattr(sandbox, "python", None)
     return name if isinstance(name, str) else None

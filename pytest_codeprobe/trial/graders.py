@@ -12,7 +12,7 @@ from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.trees import remove_tree
-from pytest_codeprobe.trial.environment import command_environment, make_tools, python_of
+from pytest_codeprobe.trial.environment import command_environment, interpreter_inside, make_tools
 from pytest_codeprobe.trial.setup import tools_python
 
 
@@ -68,7 +68,7 @@ class GradersPlace:
         try:
             root.mkdir(mode=0o700)
             lay_python = tools_python(self._trial, self._context, self._sandbox)
-            make_tools(root / "tools", self._trial.row, python_of(self._sandbox), lay_python)
+            make_tools(root / "tools", self._trial.row, interpreter_inside(self._sandbox), lay_python)
             (root / "agent_output.txt").write_text(self._message or "", encoding="utf-8", errors="replace")
             if self._reference is not None:
                 (root / "reference").mkdir()

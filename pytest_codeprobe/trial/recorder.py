@@ -30,7 +30,7 @@ from pytest_codeprobe.model.context import Clock, Context
 from pytest_codeprobe.model.invocations import CliResponse, RecordedCli
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.trial.environment import python_of, shims_of
+from pytest_codeprobe.trial.environment import interpreter_inside, shims_of
 
 MAX_LOG = 16 << 20  #: bytes; later calls are answered and counted, no more
 MAX_CALL = 8 << 20  #: bytes of one call: more than a system takes as arguments
@@ -57,7 +57,7 @@ def recording(trial: Trial, sandbox: Sandbox, context: Context) -> Iterator[Call
         return
     folder = shims_of(sandbox)
     try:
-        _lay_programs(folder, trial.sandbox.record_cli, python_of(sandbox) or context.python)
+        _lay_programs(folder, trial.sandbox.record_cli, interpreter_inside(sandbox) or context.python)
         recorder = Recorder(folder, trial.sandbox.record_cli, context.clock)
     except OSError as error:
         raise CodeprobeError("SANDBOX_FAILED", f"sandbox.record_cli: {folder}: {error.strerror or error}") from error
