@@ -44,9 +44,9 @@ FAULTS = {
         "tasks/b.yaml:3:57: 'sandbox.template_sources[0].path' leads out of ROOT: '../../..'; see ini codeprobe_template_roots",
     ),
     "driver-cannot": (
-        f"task_id: b\ninitial_prompt: x\nsandbox: {{driver: tempdir, limits: {{disk_mb: 100}}}}\n{TAIL}",
+        f"task_id: b\ninitial_prompt: x\nsandbox: {{driver: tempdir, network: off}}\n{TAIL}",
         "TASK_INVALID",
-        "tasks/b.yaml:3:46: sandbox.limits.disk_mb: 100 needs driver bubblewrap or docker",
+        "tasks/b.yaml:3:38: sandbox.network: off needs driver bubblewrap or docker",
     ),
     "one-id-twice": (
         f"task_id: good\ninitial_prompt: x\n{TAIL}",

@@ -176,9 +176,9 @@ def test_who_can_not_hold_them_is_told(project: Project) -> None:
     program = ("-c", "from pytest_codeprobe.cli import main; main()")
     doctor = project.start("doctor", "--agent=oracle", "--json", program=program, junit=False, prefix=hidden).wait()
     checks = {check["name"]: check for check in json.loads(doctor.stdout)["data"]["checks"] if check["name"].startswith("limits")}
-    assert {name: check["status"] for name, check in checks.items()} == dict.fromkeys(
-        ("limits.memory_mb", "limits.cpus", "limits.pids"), "info"
-    )
+    missing = ("limits.memory_mb", "limits.cpus", "limits.pids")
+    assert {name: check["status"] for name, check in checks.items()} == {**dict.fromkeys(missing, "info"), "limits": "pass"}
+    assert checks["limits"]["message"] == "by a mount of that size: disk_mb"
 
 
 # ---- which hierarchy

@@ -111,7 +111,6 @@ def test_a_task_without_an_agent_of_its_own_keeps_to_that(tmp_path: Path) -> Non
         ("agent: {type: codex}", "5:15", "agent 'codex' is not available yet"),
         ("sandbox: {network: off}", "5:20", "sandbox.network: off needs driver bubblewrap or docker"),
         ("sandbox: {network: [a.b, c]}", "5:20", "sandbox.network: [a.b, c] needs driver bubblewrap or docker"),
-        ("sandbox: {limits: {disk_mb: 3}}", "5:29", "sandbox.limits.disk_mb: 3 needs driver bubblewrap or docker"),
         ("sandbox: {docker: {image: x}}", "5:19", "sandbox.docker needs driver docker"),
         (
             "sandbox: {setup: {python: {packages: [--pre]}}}",
@@ -147,7 +146,7 @@ def test_what_says_the_default_is_fine(tmp_path: Path, line: str) -> None:
     ("sandbox", "note"),
     [
         ({"network": "off"}, "sandbox.network: off needs driver bubblewrap or docker; it is left out"),
-        ({"limits": {"disk_mb": 3}}, "sandbox.limits.disk_mb: 3 needs driver bubblewrap or docker; it is left out"),
+        ({"network": ["a.b"]}, "sandbox.network: [a.b] needs driver bubblewrap or docker; it is left out"),
     ],
 )
 def test_what_only_a_default_sets_is_left_out_and_noted(tmp_path: Path, sandbox: dict[str, Any], note: str) -> None:

@@ -268,7 +268,6 @@ def test_what_can_not_be_held_is_named() -> None:
     isolating = "driver bubblewrap or docker"
     assert dict(driver.unsupported(asked)) == {
         "sandbox.network": isolating,
-        "sandbox.limits.disk_mb": isolating,
         "sandbox.docker": "driver docker",
     }
 

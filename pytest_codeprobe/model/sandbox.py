@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: what a process is for: decides which stop of the run ends it, and which environment rules hold
 Role = Literal["session", "grader", "setup", "post_run"]
 #: limits of sandbox.limits that a process tree hits as a whole, as causes of its end
-RESOURCES = ("memory_mb", "pids")
+RESOURCES = ("memory_mb", "pids", "disk_mb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

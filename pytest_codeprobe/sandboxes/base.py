@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import os
 import shlex
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +21,15 @@ from pytest_codeprobe.sandboxes import cgroups
 from pytest_codeprobe.sandboxes.changes import MAX_FILE_BYTES
 from pytest_codeprobe.sandboxes.held import HeldProcess
 from pytest_codeprobe.sandboxes.leftout import what_grades
+from pytest_codeprobe.sandboxes.mounts import layers_unusable
 from pytest_codeprobe.sandboxes.openfiles import limits_of_start
+from pytest_codeprobe.sandboxes.overlaid import OverlaidWorkspace
+from pytest_codeprobe.sandboxes.room import Room, charged
+from pytest_codeprobe.sandboxes.room import unheld as room_unheld
 from pytest_codeprobe.sandboxes.sources import repositories_of
+from pytest_codeprobe.sandboxes.streams import input_of, open_log, text_of
 from pytest_codeprobe.sandboxes.sweep import new_folder
-from pytest_codeprobe.sandboxes.trees import failed, open_regular, remove_tree
+from pytest_codeprobe.sandboxes.trees import failed, remove_tree
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
 from pytest_codeprobe.text import one_line
 
@@ -86,11 +90,14 @@ class BaseSandbox:
         self._space: Workspace | None = None
         self._numbers = itertools.count(1)
         self._groups: list[cgroups.Group] = []  # of all that was started
+        self._running: list[Process] = []
+        self._room: Room | None = None
 
     @property
     def unheld(self) -> Sequence[str]:
         """Sentences on limits that are set and that this machine can't hold; the same in each sandbox."""
-        return cgroups.unheld(self.trial.sandbox.limits)
+        limits = self.trial.sandbox.limits
+        return [*cgroups.unheld(limits), *room_unheld(limits, scratch_of(self.context))]
 
     @property
     def root(self) -> Path:
@@ -153,7 +160,7 @@ class BaseSandbox:
     def make_group(self) -> cgroups.Group | None:
         """What holds the next process tree to the trial's limits; None where nothing does, or the driver by itself. See `unheld`."""
         try:
-            group = cgroups.make(self.trial.sandbox.limits, beside=self.wrappers)
+            group = cgroups.make(charged(self.trial.sandbox.limits, self._room), beside=self.wrappers)
         except OSError as error:
             raise failed("sandbox.limits: no control group could be made in", error, Path(error.filename or "/sys/fs/cgroup")) from error
         if group is not None:
@@ -163,7 +170,24 @@ class BaseSandbox:
     def make_workspace(self) -> tuple[Workspace, Path]:
         """How this workspace is laid out and compared, and the template it is made from."""
         template = self._templates.get(self.trial.sandbox, what_grades(self.trial))
-        return CopiedWorkspace(template, self.workspace, self.root / "baseline"), template.tree
+        baseline = self.root / "baseline"
+        layers = self.root / "layers"
+        if self._room is None:
+            if template.small or template.linked or layers_unusable(str(self.root)):
+                return CopiedWorkspace(template, self.workspace, baseline), template.tree
+            layers.mkdir(0o700)
+        return OverlaidWorkspace(template, self.workspace, baseline, layers, self._is_idle), template.tree
+
+    def make_room(self) -> Room | None:
+        """What holds `disk_mb`; None where nothing does, or the driver by itself. See `unheld`."""
+        limits = self.trial.sandbox.limits
+        if limits.disk_mb is None or room_unheld(limits, self.root):
+            return None
+        return Room(self.root / "layers", limits.disk_mb, (self.home, self.tmp))
+
+    def _is_idle(self) -> bool:
+        """Whether nothing that was started here is alive."""
+        return all(process.wait(0) is not None for process in self._running)
 
     # the life of a sandbox
 
@@ -181,10 +205,13 @@ class BaseSandbox:
             self.delete()
             raise failed("no private folder could be made in", error, parent) from error
         try:
+            self._room = self.make_room()
             self._space, self._template = self.make_workspace()
             self._space.lay_out()
-        except BaseException:
+        except BaseException as error:
             self.delete()
+            if isinstance(error, OSError):
+                raise failed("sandbox.limits.disk_mb: no place of that size could be made in", error, root) from error
             raise
 
     def snapshot(self) -> None:
@@ -199,6 +226,8 @@ class BaseSandbox:
         door = self.door(role)
         env = self.context.network.environment(self.trial, role, command.env, door)
         enclosed = self.enclosed(dataclasses.replace(command, env=env, door=door), role, stderr)
+        if role in ("grader", "post_run"):
+            self._after_session()
         group = self.make_group()
         limits = dataclasses.replace(
             limits,
@@ -211,13 +240,13 @@ class BaseSandbox:
         try:
             stdin = command.stdin_fd
             if stdin is None:
-                stdin = _input(command.stdin, self.root)
+                stdin = input_of(command.stdin, self.root)
                 opened.append(stdin)
-            out = _log(stdout)
+            out = open_log(stdout)
             opened.append(out)
             err = out
             if stderr != stdout:
-                err = _log(stderr)
+                err = open_log(stderr)
                 opened.append(err)
             process = self.context.processes.start(
                 enclosed.argv,
@@ -243,7 +272,10 @@ class BaseSandbox:
         finally:
             for fd in opened:
                 os.close(fd)
-        return enclosed.watched(process if group is None else HeldProcess(process, group, limits.grace))
+        held = process if group is None and self._room is None else HeldProcess(process, group, limits.grace, self._room)
+        started = enclosed.watched(held)
+        self._running = [*(process for process in self._running if process.wait(0) is None), started]
+        return started
 
     def run(self, command: Command, *, role: Role, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
         """Start a short command, wait for it and read its output: at most `output_bytes` of each stream, head and tail.
@@ -264,7 +296,7 @@ class BaseSandbox:
                 raise CodeprobeError(
                     "SANDBOX_FAILED", f"{one_line(shlex.join(command.argv))}: {ended.trouble}", detail={"cause": ended.cause}
                 )
-            return CommandResult(exit=ended, stdout=_text(stdout, output_bytes), stderr=_text(stderr, output_bytes), duration=duration)
+            return CommandResult(exit=ended, stdout=text_of(stdout, output_bytes), stderr=text_of(stderr, output_bytes), duration=duration)
         finally:
             for log in (stdout, stderr):
                 remove_tree(log)
@@ -279,6 +311,7 @@ class BaseSandbox:
 
     def changes(self) -> Sequence[Change]:
         """Paths that differ from the baseline, sorted; looked up anew at each call."""
+        self._with_room(lambda room: room.spare())
         return self._laid().changes()
 
     def touched(self, wanted: Callable[[str], bool]) -> Sequence[Change]:
@@ -291,6 +324,7 @@ class BaseSandbox:
 
     def restore(self, paths: Sequence[str]) -> None:
         """Put these paths back as the baseline had them, with a new mtime; what it did not have is removed. Follows no link."""
+        self._after_session()
         self._laid().restore(paths)
 
     def keep(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
@@ -301,6 +335,16 @@ class BaseSandbox:
         """As keep(), but by rename where it can be."""
         return self._laid().move(target, ignore)
 
+    def _with_room(self, work: Callable[[Room], None]) -> None:
+        if self._room is not None:
+            try:
+                work(self._room)
+            except OSError as error:
+                raise failed("sandbox.limits.disk_mb: no more room could be given to", error, self.root) from error
+
+    def _after_session(self) -> None:
+        self._with_room(lambda room: room.widen())
+
     def _laid(self) -> Workspace:
         if self._space is None:
             raise CodeprobeError("SANDBOX_FAILED", "the sandbox is not prepared")
@@ -310,53 +354,10 @@ class BaseSandbox:
         """Remove everything; a list of what could not be removed, at most 20 paths. Idempotent."""
         if self._root is None:
             return []
-        left = [*remove_tree(self._root), *(folder for group in self._groups for folder in group.remove())]
+        mounted = [left for holder in (self._space, self._room) if holder is not None for left in holder.release()]
+        left = [*mounted, *remove_tree(self._root), *(folder for group in self._groups for folder in group.remove())]
         if not left:
             self._groups = []
-            self._root = self._space = None
+            self._root = self._space = self._room = None
             self._parts = {}
         return left
-
-
-def _log(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
-def _input(content: bytes | None, folder: Path) -> int:
-    """A descriptor that reads `content` and ends; nothing of it is ever to be seen in a folder."""
-    if content is None:
-        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    if sys.platform == "linux":
-        fd = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    else:
-        fd, name = tempfile.mkstemp(dir=folder)
-        Path(name).unlink()
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.lseek(fd, 0, os.SEEK_SET)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _text(path: Path, limit: int) -> str:
-    """The file's text; of a longer one head and tail, with how much is missing between.
-
-    Empty where it is no file any more: under a driver that doesn't isolate, the command could put a FIFO there, to be waited for.
-    """
-    try:
-        descriptor = open_regular(str(path))
-    except OSError:
-        return ""
-    with os.fdopen(descriptor, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size <= limit:
-            return file.read(limit).decode("utf-8", "replace")
-        head = file.read(limit // 2)
-        file.seek(size - (limit - len(head)))
-        tail = file.read(limit - len(head))
-    mark = f"\n[… {size - limit} bytes left out …]\n"
-    return head.decode("utf-8", "replace") + mark + tail.decode("utf-8", "replace")

@@ -91,7 +91,7 @@ class BubblewrapSandbox(BaseSandbox):
         status = self.logs / f"bwrap-{next(self._numbers)}"
         argv = [
             "/bin/sh", "-c", _STATUS, "bwrap", str(status), self._program, "--json-status-fd", "3",
-            *walls(network=self.trial.sandbox.network != "off" and command.door is None),
+            *walls(network=self.trial.sandbox.network != "off" and command.door is None, room_mb=self.trial.sandbox.limits.disk_mb),
             *(word for place in narrowed(shown) for word in ("--ro-bind", os.path.realpath(place), str(place))),
             *(word for place in own for word in ("--bind", str(place), str(place))),
             "--chdir", str(inside), "--", *through, str(program), *command.argv[1:],
@@ -155,13 +155,17 @@ def has_run(status: Path) -> bool:
     return False
 
 
-def walls(*, network: bool) -> Iterator[str]:
-    """What is the same for each command: namespaces, no capabilities, the system's folders, read-only."""
+def walls(*, network: bool, room_mb: int | None = None) -> Iterator[str]:
+    """What is the same for each command: namespaces, no capabilities, the system's folders, read-only.
+
+    `room_mb`: of /tmp and the like, each, if that is less than they have anyway.
+    """
+    size = _TMP_BYTES if room_mb is None else min(_TMP_BYTES, room_mb << 20)
     yield from ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--cap-drop", "ALL")
     if not network:
         yield "--unshare-net"
     for place in ("/tmp", "/var", "/run"):
-        yield from ("--size", str(_TMP_BYTES), "--tmpfs", place)
+        yield from ("--size", str(size), "--tmpfs", place)
     yield from ("--dir", "/var/tmp", "--proc", "/proc", "--dev", "/dev")
     for place in SYSTEM:
         if Path(place).is_dir():
@@ -201,12 +205,10 @@ class BubblewrapDriver:
             return self._tried[program]
 
     def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
-        """What it can't hold: disk, and networks that are neither on nor off."""
+        """What it can't hold: networks that are neither on nor off."""
         config, missing = trial.sandbox, []
         if config.network not in ("on", "off"):
             missing.append(("sandbox.network", "a driver with a gateway"))
-        if config.limits.disk_mb is not None:
-            missing.append(("sandbox.limits.disk_mb", "driver docker"))
         if config.docker is not None:
             missing.append(("sandbox.docker", "driver docker"))
         return missing

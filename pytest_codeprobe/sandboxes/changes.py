@@ -9,6 +9,7 @@ opened; `.git` folders are not looked into. Memory stays flat however many files
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -221,15 +222,26 @@ def read_any(path: bytes, entry: Entry) -> bytes:
 
 @contextlib.contextmanager
 def readable(path: bytes, entry: Entry) -> Iterator[None]:
-    """Give the owner the right to read a regular file, and take it away again."""
-    if entry.mode & stat.S_IRUSR:
-        yield
-        return
-    os.chmod(path, stat.S_IMODE(entry.mode) | stat.S_IRUSR)
+    """Give the owner the right to read a regular file, and take it away again; not among mounted layers, which only root has."""
+    given = False
+    if not entry.mode & stat.S_IRUSR:
+        with _suppressed(errno.EROFS):
+            os.chmod(path, stat.S_IMODE(entry.mode) | stat.S_IRUSR)
+            given = True
     try:
         yield
     finally:
-        os.chmod(path, stat.S_IMODE(entry.mode))
+        if given:
+            os.chmod(path, stat.S_IMODE(entry.mode))
+
+
+@contextlib.contextmanager
+def _suppressed(number: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != number:
+            raise
 
 
 def _same_content(before: bytes, after: bytes, entry: Entry) -> bool:

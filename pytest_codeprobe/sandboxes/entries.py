@@ -41,6 +41,11 @@ class Entry(NamedTuple):
         return self.path.replace(b"/", b"\0")
 
 
+def entry_of(path: bytes, info: os.stat_result) -> Entry:
+    """The entry of one path."""
+    return Entry(path, info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino, info.st_ctime_ns)
+
+
 def scan(top: bytes) -> Iterator[Entry]:
     """Every path below `top` that is no folder, sorted by Entry.key, without `.git` folders. OSError if `top` can't be read.
 

@@ -1,4 +1,4 @@
-"""A process tree in control groups: whoever waits for it looks at their counters, and ends it once a limit was hit."""
+"""A process tree with limits that somebody else counts: whoever waits for it looks at the counters, and ends it once one was hit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Protocol
 
 from pytest_codeprobe.model.sandbox import Process, ProcessExit
+from pytest_codeprobe.sandboxes.room import Room
 
 
 class Counters(Protocol):
@@ -38,8 +39,9 @@ _OPEN = (
 class HeldProcess:
     """A process whose end is put down to the limit that was hit; then the groups are gone. `grace`: seconds from TERM to KILL."""
 
-    def __init__(self, process: Process, group: Counters, grace: float) -> None:
+    def __init__(self, process: Process, group: Counters | None, grace: float, room: Room | None = None) -> None:
         self._process, self._group, self._grace = process, group, grace
+        self._counters = [counter for counter in (group, room) if counter is not None and counter.ends]
         self._lock = threading.Lock()
         self._looked, self._hit = 0.0, ""
         self._stopped = False  # before a limit was hit
@@ -50,7 +52,7 @@ class HeldProcess:
         end = None if timeout is None else monotonic() + timeout
         while True:
             left = None if end is None else max(0.0, end - monotonic())
-            if self._group.ends and not self._hit:
+            if self._counters and not self._hit:
                 left = LOOK_EVERY if left is None else min(left, LOOK_EVERY)
             ended = self._process.wait(left)
             if ended is not None:
@@ -72,17 +74,21 @@ class HeldProcess:
         now = monotonic()
         if self._hit or self._stopped or now - self._looked < LOOK_EVERY:
             return
-        self._looked, self._hit = now, self._group.hit() or ""
+        self._looked, self._hit = now, self._counted()
         if self._hit:
             self._process.stop(self._grace)
+
+    def _counted(self) -> str:
+        return next((name for counter in self._counters if (name := counter.hit())), "")
 
     def _told(self, ended: ProcessExit) -> ProcessExit:
         with self._lock:
             if self._exit is None:
                 cause = ended.cause
                 if cause in _OPEN and not self._stopped:
-                    cause = self._hit or self._group.hit() or cause
-                throttled, periods = self._group.throttled()
+                    cause = self._hit or self._counted() or cause
+                throttled, periods = self._group.throttled() if self._group is not None else (0, 0)
                 self._exit = replace(ended, cause=cause, throttled=throttled, periods=periods)
-                self._group.remove()
+                if self._group is not None:
+                    self._group.remove()
             return self._exit

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pytest_codeprobe.sandboxes.mounts import detach
 from pytest_codeprobe.sandboxes.trees import remove_tree
 
 MARK = "owner.json"
@@ -138,7 +139,8 @@ def owner_of(name: str) -> int:
 
 
 def _remove(folder: Path) -> bool:
-    """The mark goes last, so that an interrupted removal can be taken up again."""
+    """The mark goes last, so that an interrupted removal can be taken up again. What is still mounted, and can't be taken off, stays."""
+    detach(str(folder))
     for entry in list(os.scandir(folder)):
         if entry.name != MARK:
             remove_tree(Path(entry.path))

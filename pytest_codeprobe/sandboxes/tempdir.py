@@ -37,12 +37,10 @@ class TempdirDriver:
         return None if os.name == "posix" else "sessions need Linux or macOS"
 
     def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
-        """What this driver can't hold: network and disk."""
+        """What this driver can't hold: the network."""
         config, found = trial.sandbox, []
         if config.network != "on":
             found.append(("sandbox.network", _ISOLATING))
-        if config.limits.disk_mb is not None:
-            found.append(("sandbox.limits.disk_mb", _ISOLATING))
         if config.docker is not None:
             found.append(("sandbox.docker", "driver docker"))
         return found

@@ -22,6 +22,7 @@ from typing import AnyStr
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.sandboxes.lane import LANE
+from pytest_codeprobe.sandboxes.mounts import below
 from pytest_codeprobe.sandboxes.tools import run_tool
 from pytest_codeprobe.text import one_line
 
@@ -205,7 +206,10 @@ def make_folders(path: bytes) -> None:
 
 
 def remove_tree(path: Path) -> list[str]:
-    """Remove a folder or file with all in it, links as links. The paths that could not be removed, at most 20; idempotent."""
+    """Remove a folder or file with all in it, links as links. The paths that could not be removed, at most 20; idempotent.
+
+    Nothing is removed of what is mounted there.
+    """
     top = str(path)
     try:
         mode = os.lstat(top).st_mode
@@ -220,6 +224,8 @@ def remove_tree(path: Path) -> list[str]:
     with LANE:
         if _removed(top):
             return []
+    if mounted := below(top):
+        return mounted[:_SHOWN]  # `rm` would go on in there
     for argv in (["rm", "-rf", "--", top], ["chmod", "-R", "u+rwx", "--", top], ["rm", "-rf", "--", top]):
         try:
             _tool(argv)
@@ -230,9 +236,26 @@ def remove_tree(path: Path) -> list[str]:
     return _left(top)
 
 
+def empty_folder(path: Path) -> list[str]:
+    """Remove all in a folder, which stays, with what is mounted there; what could not be removed, as remove_tree(). OSError.
+
+    What is no folder, or is not there, becomes one (mode 0700).
+    """
+    if not is_folder(path):
+        left = remove_tree(path)
+        if not left:
+            os.mkdir(path, 0o700)
+        return left
+    with os.scandir(path) as entries:
+        found = [entry.path for entry in entries]
+    return [left for each in found for left in remove_tree(Path(each))][:_SHOWN]
+
+
 def _removed(top: str) -> bool:
     """Remove a folder with few entries; False where there are more, or some can't be removed. No link on the way is ever followed."""
     try:
+        if _is_gone(top):
+            return True
         folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if _emptied(folder, 2 * SMALL_FILES, _FEW_LEVELS) < 0:
@@ -241,6 +264,17 @@ def _removed(top: str) -> bool:
             os.close(folder)
         os.rmdir(top)
     except OSError:
+        return False
+    return True
+
+
+def _is_gone(name: str, folder: int | None = None) -> bool:
+    """Remove a folder, if it is empty. OSError if that is not what hinders it: EBUSY where something is mounted."""
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
         return False
     return True
 
@@ -256,11 +290,7 @@ def _emptied(folder: int, budget: int, levels: int) -> int:
         if not is_dir:
             os.unlink(name, dir_fd=folder)
             continue
-        try:
-            os.rmdir(name, dir_fd=folder)  # most folders in a private one are empty
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+        if not _is_gone(name, folder):  # most folders in a private one are empty
             below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             try:
                 budget = _emptied(below, budget, levels - 1)

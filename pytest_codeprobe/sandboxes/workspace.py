@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import shutil
+import stat
 import threading
 import weakref
 from collections import OrderedDict
@@ -38,6 +39,7 @@ from pytest_codeprobe.sandboxes.trees import (
     failed,
     remove_tree,
 )
+from pytest_codeprobe.sandboxes.watch import Watch, watch
 from pytest_codeprobe.text import one_line
 
 _INODE = 0xFFFFFFFFFFFFFFFF  #: as Records keeps it
@@ -74,25 +76,34 @@ class Workspace(Protocol):
     def move(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
         """Copy or rename it; it is gone afterwards."""
 
+    def release(self) -> Sequence[str]:
+        """Before its folders are removed: let go of what is more than files in them. What could not be let go of; idempotent."""
+
 
 class Template:
     """A workspace as its sources make it, with its baseline repository. Never written again; `size` in bytes."""
 
-    def __init__(self, tree: Path, records: Records, entries: int, size: int, repositories: Sequence[Path]) -> None:
+    def __init__(self, tree: Path, records: Records, entries: int, size: int, repositories: Sequence[Path], *, linked: bool) -> None:
         self.tree, self.records, self.size = tree, records, size
+        self.linked = linked  #: whether there are files with several names in it
         self.small = entries <= SMALL_FILES and size <= SMALL_BYTES
         self._repositories = repositories
         self._histories = _inside(repositories)
+        self._lock = threading.Lock()
+        self._watch: Watch | None = None
         self.spoilt: str | None = None  #: a path that was found changed; it is used no more
 
     def check(self) -> str | None:
         """A path that is not as it was made, None if all is: under a driver that doesn't isolate, a session can write there.
 
         By inode and ctime, which no program can set. Once a trial, when its session is over: so whoever got a template that another
-        session had changed knows of it as well.
+        session had changed knows of it as well. A large one is looked through once, and again where something was done in it since.
         """
-        if self.spoilt is None:
-            self.spoilt = self._changed()
+        with self._lock:
+            if self.spoilt is None and (self._watch is None or self._watch.heard()):
+                if self._watch is None and not self.small:
+                    self._watch = watch(str(self.tree))
+                self.spoilt = self._changed()
         return self.spoilt
 
     def _changed(self) -> str | None:
@@ -235,12 +246,14 @@ def _measured(tree: Path, repositories: Sequence[Path]) -> Template:
     for entry in scan(os.fsencode(tree)):
         records.append(entry, 0)
         size += entry.size
-    entries = 0
+    entries, linked = 0, False
     for folder, folders, names in os.walk(tree):
         entries += len(folders) + len(names)
+        found = [os.lstat(f"{folder}/{name}") for name in names]
+        linked = linked or any(info.st_nlink > 1 for info in found if stat.S_ISREG(info.st_mode))
         if ".git" in folder:
-            size += sum((Path(folder) / name).lstat().st_size for name in names)
-    return Template(tree, records, entries, size, repositories)
+            size += sum(info.st_size for info in found)
+    return Template(tree, records, entries, size, repositories, linked=linked)
 
 
 class CopiedWorkspace:
@@ -257,10 +270,13 @@ class CopiedWorkspace:
         """Copy the template into the empty folder."""
         try:
             copy_tree(str(self._template.tree), str(self._folder), small=self._template.small)
-            os.mkdir(self._private, 0o700)
-            self._since = os.lstat(self._private).st_ctime_ns  # nothing that was laid out is newer
+            self._note_time()
         except OSError as error:
             raise failed("the workspace could not be laid out in", error, error.filename or self._folder) from error
+
+    def _note_time(self) -> None:
+        os.mkdir(self._private, 0o700)
+        self._since = os.lstat(self._private).st_ctime_ns  # nothing that was laid out is newer
 
     def snapshot(self) -> None:
         """Take the baseline, with private copies of what is not as in the template."""
@@ -313,3 +329,7 @@ class CopiedWorkspace:
     def move(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
         """Rename or copy the workspace to `target`."""
         return move_tree(self._folder, target, ignore)
+
+    def release(self) -> Sequence[str]:
+        """There is nothing but files."""
+        return ()

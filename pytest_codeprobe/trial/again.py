@@ -13,7 +13,7 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import AgentInfo, Fingerprint, TrialResult
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.sandboxes.trees import copy_tree, remove_tree
+from pytest_codeprobe.sandboxes.trees import copy_tree, empty_folder
 from pytest_codeprobe.trial.handle import SandboxHandle
 from pytest_codeprobe.trial.preserve import copy_log
 from pytest_codeprobe.trial.run import MakeSandbox, TrialRun
@@ -96,9 +96,8 @@ class Regrading(TrialRun):
             sandbox = self.current_sandbox()
             sandbox.snapshot()
             try:
-                if left := remove_tree(sandbox.workspace):
+                if left := empty_folder(sandbox.workspace):
                     raise CodeprobeError("SANDBOX_FAILED", f"{left[0]} could not be removed")
-                sandbox.workspace.mkdir(0o700)
                 copy_tree(str(self._past.workspace), str(sandbox.workspace), small=False)
             except OSError as error:
                 raise CodeprobeError("SANDBOX_FAILED", f"{self._past.workspace}: {error.strerror}") from error

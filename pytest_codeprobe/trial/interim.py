@@ -12,7 +12,7 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.sandboxes.trees import copy_tree, remove_tree
+from pytest_codeprobe.sandboxes.trees import copy_tree, empty_folder
 from pytest_codeprobe.trial import setup
 from pytest_codeprobe.trial.criteria import Evidence, TrialCriteria
 from pytest_codeprobe.trial.grade import Verdict
@@ -58,10 +58,9 @@ class Interim:
 
 
 def _lay(source: Sandbox, target: Sandbox) -> None:
-    if left := remove_tree(target.workspace):
-        raise CodeprobeError("SANDBOX_FAILED", f"{left[0]} could not be removed")
     try:
-        target.workspace.mkdir(0o700)
+        if left := empty_folder(target.workspace):
+            raise CodeprobeError("SANDBOX_FAILED", f"{left[0]} could not be removed")
         if source.workspace.is_dir() and not source.workspace.is_symlink():
             copy_tree(str(source.workspace), str(target.workspace), small=False)
     except OSError as error:

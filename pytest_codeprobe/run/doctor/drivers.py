@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ from pytest_codeprobe.run.doctor.check import Check, Subject
 from pytest_codeprobe.sandboxes import choose
 from pytest_codeprobe.sandboxes.cgroups import held
 from pytest_codeprobe.sandboxes.hierarchies import Place
+from pytest_codeprobe.sandboxes.mounts import room_unusable
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.sandboxes.visible import unseen
@@ -37,9 +39,14 @@ def _limits() -> list[Check]:
         for name, why in found.items()
         if isinstance(why, str)
     ]
-    if not there:
-        return missing
-    return [Check(name="limits", status="pass", message=f"held by control groups: {', '.join(there)}"), *missing]
+    if why := room_unusable(tempfile.gettempdir()):
+        words = f"sandbox.limits.disk_mb can't be held here: {why}"
+        missing.append(
+            Check(name="limits.disk_mb", status="info", message=words, fix="Run as root; tasks that set it run without it, and say so.")
+        )
+    held_here = [f"held by control groups: {', '.join(there)}"] if there else []
+    held_here += [] if why else ["by a mount of that size: disk_mb"]
+    return [*([Check(name="limits", status="pass", message="; ".join(held_here))] if held_here else []), *missing]
 
 
 def _uses(subject: Subject, name: str) -> bool:
