@@ -46,7 +46,7 @@ FAULTS = {
     "driver-cannot": (
         f"task_id: b\ninitial_prompt: x\nsandbox: {{driver: tempdir, network: off}}\n{TAIL}",
         "TASK_INVALID",
-        "tasks/b.yaml:3:38: sandbox.network: off needs driver bubblewrap or docker",
+        "tasks/b.yaml:3:37: sandbox.network: off needs driver bubblewrap or docker",
     ),
     "one-id-twice": (
         f"task_id: good\ninitial_prompt: x\n{TAIL}",
