@@ -23,7 +23,7 @@ needs_mounts = pytest.mark.skipif(
 PRE_RUN = "echo made >made.txt; rm pkg/f1.py; mv sub/deep moved; echo more >>pkg/f2.py"
 RENAME = "import os; os.rename('lib', 'renamed'); os.rename('moved', 'pkg/moved')"
 WORK = (
-    "grep ' overlay ' /proc/self/mountinfo | grep -c lowerdir= >layers; grep -c template- /proc/self/mountinfo >shown; set -e; "
+    'grep -c " $PWD .* - overlay " /proc/self/mountinfo >layers; grep -c template- /proc/self/mountinfo >shown; set -e; '
     f'python3 -c "{RENAME}"; echo two >>pkg/f3.py; rm pkg/f4.py made.txt; chmod 755 pkg/f5.py; touch pkg/f6.py; '
     "cat pkg/f7.py >x; cat x >pkg/f7.py; rm x; rm -r other; mkdir other; echo new >other/new; echo forged >tests/kept.py; "
     "mkfifo pipe; ln -s /etc/hostname out; exec 3>>pkg/f8.py; sleep 60 & "  # somebody has a file open, until all is stopped
