@@ -218,6 +218,23 @@ def test_offline(project: Project, wheels: Path, installers: Mapping[str, str]) 
     assert "index.elsewhere.test" in far.finished["loose"]["reason"]
 
 
+def test_what_is_shared_stays_as_it_was_made(project: Project, installers: Mapping[str, str]) -> None:
+    """Where a session can write into it, no trial is judged with it any more; a later run makes what was kept anew."""
+    cache = Path(installers["XDG_CACHE_HOME"]) / "pytest-codeprobe" / "environments"
+    alone = "[ -e $(dirname $f)/greeter.py ] || echo 'VERSION = 7' >> $f"
+    spoil = f"for f in {cache}/*/lib/python3*/site-packages/other.py; do {alone}; done; other > out.txt"
+    setup = {"setup": {"python": {"packages": ["other==2.0"]}}}
+    for name in ("a", "b"):
+        project.task(name, sandbox=setup, agent=scripted({"run": spoil}), success_criteria=[{"type": "run_command", "command": "other"}])
+    run = project.run("tasks", "--codeprobe-agent=scripted", env=installers).assert_consistent()
+    assert run.statuses == {"a": "error", "b": "error"}
+    assert "a session changed the packages that trials share" in run.finished["a"]["reason"]
+    again = project.run("tasks", "--codeprobe-agent=nop", env=installers).assert_consistent()
+    assert again.statuses == {"a": "passed", "b": "passed"}, again.output
+    modules = [path for path in cache.glob("*/lib/python3*/site-packages/other.py") if not (path.parent / "greeter.py").exists()]
+    assert ["7" in path.read_text() for path in modules] == [False]
+
+
 def test_a_dry_run_installs_nothing(project: Project, tmp_path: Path) -> None:
     project.task("t", sandbox=GREETER, agent=IMPORTS, success_criteria=[{"type": "pytest", "paths": ["hidden"], "requires": ["greeter"]}])
     project.write("tasks/hidden/test_it.py", "import greeter\ndef test_it(): pass\n")

@@ -149,7 +149,8 @@ class Sandbox(Protocol):
     @property
     def root(self) -> Path:
         """The private folder (mode 0700) that holds all below; and `cli`, the stand-ins that a session may call and the socket by which
-        they ask, where the task has `record_cli`: a driver that isolates has to show it to sessions, at its own path.
+        they ask, where the task has `record_cli`: a driver that isolates has to show it to sessions, at its own path. Where it has
+        `setup`, also `python`, the trial's own environment: to sessions and the commands before them, which write there.
         """
 
     @property

@@ -34,6 +34,7 @@ from pytest_codeprobe.sandboxes.installing import (
     install_python,
     make_python,
 )
+from pytest_codeprobe.sandboxes.sealed import seal
 from pytest_codeprobe.sandboxes.sources import cache_of
 from pytest_codeprobe.sandboxes.sweep import folder_of, new_folder, place_of
 from pytest_codeprobe.sandboxes.thin import PythonSet, lay_whole
@@ -45,7 +46,7 @@ from pytest_codeprobe.text import write_whole
 _READY = "codeprobe.json"  #: in a folder with packages, once all are there
 _EXACT_PYTHON = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w.,\s-]*\])?\s*==\s*[\w.!+-]+")
 _EXACT_NODE = re.compile(r"(@[\w.~-]+/)?[A-Za-z0-9][\w.~-]*@\d+\.\d+\.\d+(-[\w.-]+)?")
-_CODE, _MESSAGE = "SANDBOX_FAILED", "message"
+_CODE, _MESSAGE, _SEAL = "SANDBOX_FAILED", "message", "seal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class EnvironmentStore:
 
         return self._of(f"node {packages}", recipe, trial)
 
-    def check(self, setup: SandboxSetup, trial: Trial) -> None:
+    def try_out(self, setup: SandboxSetup, trial: Trial) -> None:
         """Whether the interpreter and the programs that install are there. SANDBOX_FAILED, Stopped."""
         try:
             folder = new_folder(scratch_of(self._context))
@@ -209,7 +210,7 @@ class EnvironmentStore:
         if not recipe.kept:
             return _made_at(place, recipe, installer)
         place = cache_of(self._context.environ).with_name("environments") / recipe.key
-        if (noted := _read(place / _READY)) is None:
+        if (noted := _whole(place)) is None:
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             stopped = functools.partial(self._context.stops.forbids_start, "")
             with turn(place.with_suffix(".lock"), stopped, max(0.0, installer.until - monotonic())) as held:  # of other runs
@@ -218,16 +219,26 @@ class EnvironmentStore:
                 return _made_at(place, recipe, installer)
         return recipe.load(place, noted)
 
+    def check(self, made: PythonSet | NodeSet) -> None:
+        """SANDBOX_FAILED where a set that this process knows is no longer as it was made."""
+        place = made.folder if isinstance(made, PythonSet) else made.folder.parent
+        if _whole(place) is None:
+            raise CodeprobeError(
+                _CODE,
+                f"a session changed the packages that trials share, in {place}",
+                remediation="Look at what the trials that ran at that time did; a driver that isolates lets no session reach them.",
+            )
+
 
 def _made_at(place: Path, recipe: _Recipe[Made], installer: Installer) -> Made:
     """What is there if it is whole; else it is made, in its final place: programs with packages have that in their first lines."""
-    noted: Mapping[str, Any] | None = _read(place / _READY)
+    noted: Mapping[str, Any] | None = _whole(place)
     if noted is None:
         if left := remove_tree(place):  # of a process that was killed
             raise CodeprobeError(_CODE, f"sandbox.setup: what an earlier run left could not be removed: {left[0]}")
         try:
             noted = recipe.make(place, installer)
-            write_whole(place / _READY, json.dumps(noted))
+            write_whole(place / _READY, json.dumps({**noted, _SEAL: seal(place, without=_READY)}))
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
@@ -247,6 +258,15 @@ def _offline(error: CodeprobeError) -> CodeprobeError:
 def _key(kind: str, interpreter: Sequence[str], packages: Sequence[str]) -> str:
     said = json.dumps([kind, *interpreter, platform.platform(), *packages])
     return f"{kind}-{hashlib.sha256(said.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+
+
+def _whole(place: Path) -> dict[str, Any] | None:
+    """What was noted of a set, if it is there as it was made."""
+    noted = _read(place / _READY)
+    try:
+        return noted if noted is not None and noted.get(_SEAL) == seal(place, without=_READY) else None
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> dict[str, Any] | None:

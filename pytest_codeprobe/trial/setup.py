@@ -86,7 +86,7 @@ def setup_of(trial: Trial, context: Context) -> Setup:
 def check(trial: Trial, context: Context) -> None:
     """Whether there is what it would be made with; nothing is. SANDBOX_FAILED if not."""
     assert trial.sandbox.setup is not None
-    _store(context).check(trial.sandbox.setup, trial)
+    _store(context).try_out(trial.sandbox.setup, trial)
 
 
 _OF_RUN: list[tuple[tuple[str, Path], EnvironmentStore]] = []
@@ -117,26 +117,37 @@ def installers_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def lay(trial: Trial, context: Context, sandbox: Sandbox) -> None:
     """Make the trial's own parts, in a sandbox that is prepared. SANDBOX_FAILED, OFFLINE_NET_ATTEMPT, Stopped."""
     setup = setup_of(trial, context)
-    driver = context.registry.drivers.get(sandbox.driver)
-    keeps_out = driver is not None and driver.isolates
+    keeps_out = _keeps_out(context, sandbox)
     try:
         if setup.python is not None:
             if keeps_out:
                 lay_thin(setup.python, python_of(sandbox))
             else:  # a session could write into what all share
                 lay_whole(setup.python, python_of(sandbox))
-        if setup.node is not None:
-            if keeps_out:
-                modules_of(sandbox).symlink_to(setup.node.folder)
-            else:
-                modules_of(sandbox).mkdir()
-                copy_tree(str(setup.node.folder), str(modules_of(sandbox)), small=False)
+        _lay_modules(setup, sandbox, keeps_out=keeps_out)
         if trial.sandbox.setup is not None and trial.sandbox.setup.node is not None:
             _own_modules(sandbox.workspace)
     except OSError as error:
         raise failed(
             "sandbox.setup: the trial's own environment could not be laid out in", error, error.filename or sandbox.root
         ) from error
+
+
+def _keeps_out(context: Context, sandbox: Sandbox) -> bool:
+    """Whether no session can write into what all share."""
+    driver = context.registry.drivers.get(sandbox.driver)
+    return driver is not None and driver.isolates
+
+
+def _lay_modules(setup: Setup, sandbox: Sandbox, *, keeps_out: bool) -> None:
+    if setup.node is None:
+        return
+    place = modules_of(sandbox)
+    if keeps_out:
+        place.symlink_to(setup.node.folder)
+    else:
+        place.mkdir()
+        copy_tree(str(setup.node.folder), str(place), small=False)
 
 
 def _own_modules(workspace: Path) -> None:
@@ -151,22 +162,26 @@ def share(trial: Trial, context: Context, source: Sandbox, target: Sandbox) -> N
     try:
         if setup.python is not None:
             python_of(target).symlink_to(python_of(source))
-        if setup.node is not None:
-            modules_of(target).symlink_to(setup.node.folder)
+        _lay_modules(setup, target, keeps_out=_keeps_out(context, target))
     except OSError as error:
         raise failed("sandbox.setup: nothing could be laid in", error, target.root) from error
 
 
 def put_back(trial: Trial, context: Context, sandbox: Sandbox) -> None:
-    """Before grading: what node finds beside the workspace is what was installed. SANDBOX_FAILED."""
+    """Before grading: what all share is as it was made, and what node finds beside the workspace is that. SANDBOX_FAILED."""
     setup = setup_of(trial, context)
-    place = modules_of(sandbox)
-    if setup.node is None or (place.is_symlink() and place.readlink() == setup.node.folder):
+    if _keeps_out(context, sandbox):
+        return  # from both
+    for made in (setup.python, setup.node):
+        if made is not None:
+            _store(context).check(made)
+    if setup.node is None:
         return
+    place = modules_of(sandbox)
     try:
         if left := remove_tree(place):
             raise CodeprobeError("SANDBOX_FAILED", f"sandbox.setup: what the session left could not be removed: {left[0]}")
-        place.symlink_to(setup.node.folder)
+        _lay_modules(setup, sandbox, keeps_out=False)
     except OSError as error:
         raise failed("sandbox.setup: packages could not be put back in", error, place) from error
 

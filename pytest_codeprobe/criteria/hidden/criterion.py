@@ -280,7 +280,7 @@ class HiddenTests(Criterion):
                 (scratch / folder).mkdir()
                 env[name] = str(scratch / folder)
             env["PYTHONPATH"] = os.pathsep.join(roots)  # -I ignores it; it is for what the tests themselves start
-        if python != grading.context.python:
+        if python not in (grading.context.python, grading.python):  # whose like comes first there already
             env["PATH"] = os.pathsep.join([str(Path(python).parent), *filter(None, [env.get("PATH")])])
         return env
 
