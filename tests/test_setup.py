@@ -197,6 +197,32 @@ def test_an_interrupt_ends_an_installation(project: Project, wheels: Path, insta
     assert left(project) == []
 
 
+def test_an_installation_has_setup_timeout(project: Project, wheels: Path, installers: Mapping[str, str]) -> None:
+    project.task("t", sandbox=GREETER, agent=IMPORTS, run_limits={"setup_timeout": 4})
+    with index(wheels, silent=True) as served:
+        env = from_index(installers, served.url)
+        run = project.run("tasks", "--codeprobe-agent=scripted", env=env).assert_consistent()
+    end = run.finished["t"]
+    assert (end["code"], end["limit_hit"]) == ("SANDBOX_FAILED", {"name": "setup_timeout", "value": 4.0})
+    assert "took longer than setup_timeout = 4 s" in end["reason"]
+    assert left(project) == []
+
+
+def test_a_run_that_is_killed_while_it_installs(project: Project, wheels: Path, installers: Mapping[str, str]) -> None:
+    """Nothing of pip outlives it; what it left is swept, and installed by the next run."""
+    project.task("t", sandbox=GREETER, agent=IMPORTS)
+    with index(wheels, silent=True) as served:
+        run = project.start("tasks", "--codeprobe-agent=scripted", env=from_index(installers, served.url))
+        run.poll(lambda: bool(served.asked))
+        run.signal(signal.SIGKILL)
+        run.process.wait(30)
+        run.assert_nothing_left(15)
+    assert left(project) != []
+    again = project.run("tasks", "--codeprobe-agent=scripted", env=installers).assert_consistent()
+    assert again.statuses == {"t": "passed"}, again.output
+    assert left(project) == []
+
+
 def test_offline(project: Project, wheels: Path, installers: Mapping[str, str]) -> None:
     """An index on this machine may be asked, no other; what an earlier run has kept needs none."""
     project.task("loose", sandbox=GREETER, agent=IMPORTS)

@@ -28,6 +28,7 @@ _PATIENCE = 60.0  #: seconds beyond its limit that a keeper gets to say that all
 _OUTPUT_BYTES = 64 << 20
 _TAIL_BYTES = 16_000
 _SHOWN = 3  #: lines of a failed installation
+LIMIT = "limit"  #: in the detail of an error: the limit that was hit
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _NOISE = ("[notice]", "WARNING: Running pip as", "npm error A complete log", "npm error Log files", "npm notice", "npm error code")
 _WHICH = """
@@ -94,12 +95,18 @@ class Installer:
         if ended.status == 0:
             return
         said = _clean(ended.said)
+        over = ended.status is None and monotonic() >= self.until
         if ended.status is None:
             why = f"took longer than setup_timeout = {self.trial.limits.setup_timeout:g} s, or wrote without end"
             remedy = "Raise run_limits.setup_timeout."
         else:
             why = one_line(" ".join(_last_words(said)), 600) or f"{Path(argv[0]).name} ended with status {ended.status}"
-        raise CodeprobeError("SANDBOX_FAILED", f"{_clean(what)}: {why}", remediation=remedy, detail={"output": said[-4000:]})
+        raise CodeprobeError(
+            "SANDBOX_FAILED",
+            f"{_clean(what)}: {why}",
+            remediation=remedy,
+            detail={"output": said[-4000:], **({LIMIT: "setup_timeout"} if over else {})},
+        )
 
 
 def _tail(log: Path) -> str:

@@ -14,9 +14,10 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import LimitHit
 from pytest_codeprobe.model.sandbox import RESOURCES, Command, CommandResult, Sandbox
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.sandboxes.installing import LIMIT
 from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.trial.environment import command_environment, interpreter_inside, make_tools, with_host
-from pytest_codeprobe.trial.setup import setup_of, tools_python
+from pytest_codeprobe.trial.setup import lay, setup_of, tools_python
 
 
 class TaskCommands:
@@ -69,6 +70,15 @@ class TaskCommands:
             make_tools(folder, self._trial.row, interpreter_inside(sandbox), lay_python)
             self._laid = state
         return folder
+
+    def lay_setup(self, sandbox: Sandbox) -> None:
+        """The packages of sandbox.setup. SANDBOX_FAILED, OFFLINE_NET_ATTEMPT, Stopped."""
+        try:
+            lay(self._trial, self._context, sandbox)
+        except CodeprobeError as error:
+            if (name := (error.detail or {}).get(LIMIT)) is not None:
+                self.limit = LimitHit(name=name, value=self._trial.limits.setup_timeout)
+            raise
 
     def pre_run(self, sandbox: Sandbox, began: float, used: float, log: logging.Logger) -> None:
         """All of pre_run.

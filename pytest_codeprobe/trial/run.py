@@ -16,7 +16,6 @@ from pytest_codeprobe.model.sandbox import Change, CommandResult, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.text import Redactor
-from pytest_codeprobe.trial import setup
 from pytest_codeprobe.trial.attempts import Attempts
 from pytest_codeprobe.trial.commands import TaskCommands
 from pytest_codeprobe.trial.criteria import Evidence, TrialCriteria
@@ -263,7 +262,7 @@ class TrialRun:
         self._store.warnings.extend(w for w in getattr(sandbox, "unheld", ()) if w not in self._store.warnings)
         self._log = TrialLog(sandbox.logs / "trial.log")
         self._log.logger.info("attempt %d of %s in %s", self._attempts.number, self.trial.node_id, sandbox.driver)
-        setup.lay(self.trial, self.context, sandbox)
+        self._commands.lay_setup(sandbox)
         self._criteria.preflight(self._evidence(()))
         self._commands.pre_run(sandbox, began, self._attempts.prepare_time + self._attempts.session_time, self._log.logger)
         self._criteria.before_session()
