@@ -27,6 +27,7 @@ def test_no_network_and_every_attempt_is_named(project: Project) -> None:
     project.task("off", agent=scripted(WRITE, {"run": ask}), sandbox={"network": "off"})
     project.task("grader", agent=scripted(WRITE), success_criteria=[{"type": "run_command", "command": ask}])
     project.task("before", agent=scripted(WRITE), pre_run=[{"command": ask}])
+    project.task("before-off", agent=scripted(WRITE), pre_run=[{"command": ask}], sandbox={"network": "off"})
     project.task("after", agent=scripted(WRITE), post_run=[{"command": ask}])
     project.write("tasks/hidden/test_it.py", f"import os\ndef test_it(): assert os.system({ask!r}) == 0\n")
     project.task("hidden", agent=scripted(WRITE), success_criteria=[{"type": "pytest", "paths": ["hidden"]}])
@@ -47,7 +48,10 @@ def test_no_network_and_every_attempt_is_named(project: Project) -> None:
         run = project.run("tasks", "--codeprobe-agent=scripted", *FLAGS).assert_consistent()
         assert asked.asked == 0
         assert local.asked == []
-    assert run.statuses == {**dict.fromkeys(("agent", "off", "grader", "before", "after", "hidden"), "error"), "past": "passed"}, run.output
+    assert run.statuses == {
+        **dict.fromkeys(("agent", "off", "grader", "before", "before-off", "after", "hidden"), "error"),
+        "past": "passed",
+    }, run.output
     told: dict[str, list[tuple[object, ...]]] = {}
     for error in run.assert_pure()["errors"]:
         assert error["code"] == "OFFLINE_NET_ATTEMPT"
@@ -59,6 +63,7 @@ def test_no_network_and_every_attempt_is_named(project: Project) -> None:
         "off": [("agent", None, *outside)],
         "grader": [("grader", "criterion 1 (run_command)", *outside)],
         "before": [("setup", None, *outside)],
+        "before-off": [("setup", None, *outside)],
         "after": [("post_run", None, *outside)],
         "hidden": [("grader", "criterion 1 (pytest)", *outside)],
     }
