@@ -199,14 +199,14 @@ FORGERIES = {
     "a tree of 20,000 files": Attack("mkdir m; cd m; seq 20000 | xargs touch", leaves="A m/1"),
     "a tree that is too deep": Attack("{python} -c 'import os\nfor _ in range(2000): os.mkdir(\"d\"); os.chdir(\"d\")'; echo forty-two > d/answer.txt", leaves="A d/answer.txt"),
     "kill everything": Attack(
-        'touch out; case "$(cat /proc/1/comm)" in codeprobe-keep|bwrap) ;; *) exit 1;; esac; trap "" TERM; '
+        'touch out; case "$(cat /proc/1/comm)" in codeprobe-keep|bwrap) ;; *) [ -e /run/.containerenv ] || exit 1;; esac; trap "" TERM; '
         "for p in /proc/[0-9]*; do kill -9 ${{p#/proc/}} 2> /dev/null; done; kill -9 -1",
         leaves="A out",
     ),
 }  # fmt: skip
 
 
-def lay(project: Project, attacks: Mapping[str, Attack], outside: Path) -> None:
+def lay(project: Project, attacks: Mapping[str, Attack], outside: Path, *, python: str = sys.executable) -> None:
     """A task for each, in a folder of its own: the agent of one must not reach what grades another."""
     outside.mkdir(exist_ok=True)
     (outside / "answer.json").write_text("42\n")
@@ -218,7 +218,7 @@ def lay(project: Project, attacks: Mapping[str, Attack], outside: Path) -> None:
         script = attack.script.format(
             task=project.path / "tasks" / name,
             outside=outside,
-            python=sys.executable,
+            python=python,
             version=VERSION,
             digits=DIGITS,
             sha=_SHA,

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import containers
 from tests.attack_cases import DIGITS, FORGERIES, lay, name_of
 from tests.doc_pages import DOCS, rows, section
 from tests.front_door import Project
 
-DRIVERS = ("tempdir", "bubblewrap")
+DRIVERS = ("tempdir", "bubblewrap", "docker")
+#: those that containers could change, which cost more; CP_ALL_ATTACKS: all of them
+IN_CONTAINERS = (
+    "overwrite the hidden test",
+    "a planted .pyc",
+    "write reward.txt and result.json",
+    "a background process that goes on writing",
+    "a background process of what is graded",
+    "a link out in place of a graded file",
+    "a device in place of a graded file",
+    "kill everything",
+)
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_nothing_is_forged(project: Project, tmp_path: Path, driver: str) -> None:
     """All in one run, 4 at a time: none disturbs another one either."""
     outside = tmp_path / "outside"
-    lay(project, FORGERIES, outside)
+    is_docker = driver == "docker"
+    engine = containers.use(project) if is_docker else None
+    some = is_docker and not os.environ.get("CP_ALL_ATTACKS")
+    attacks = {words: FORGERIES[words] for words in (IN_CONTAINERS if some else FORGERIES)}
+    lay(project, attacks, outside, python="python3" if is_docker else sys.executable)
     run = project.run("tasks", "--codeprobe-agent=command", f"--codeprobe-driver={driver}", "--codeprobe-jobs=4", seconds=200)
     run.assert_consistent()
     try:
-        for words, attack in FORGERIES.items():
+        for words, attack in attacks.items():
             record = run.result(name_of(words))
             assert not attack.leaves or attack.leaves.format(digits=DIGITS) in record["changed_files"], (words, record["changed_files"])
             if driver in attack.errs:
@@ -33,6 +50,7 @@ def test_nothing_is_forged(project: Project, tmp_path: Path, driver: str) -> Non
             assert all(c["verdict"] == "failed" for c in record["criteria"] if c["gate"]), (words, record["criteria"])
         assert not (outside / "ran").exists()
         run.assert_nothing_left()
+        assert engine is None or not containers.of(engine, run)
         assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
     finally:  # what is kept of some is too deep for pytest's own clearing up
         subprocess.run(["rm", "-rf", str(run.folder.resolve())], check=True)
@@ -48,7 +66,7 @@ FILLS = {
 }
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", DRIVERS[:2])
 def test_a_full_disk_passes_nobody_and_is_free_again(project: Project, driver: str) -> None:
     """Private folders lie on a disk of 24 MiB and 2,000 files of its own; the run dir does not."""
     for name, command in FILLS.items():

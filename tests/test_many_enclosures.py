@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
+import pytest
+
+from tests import containers
 from tests.front_door import Project, scripted
 from tests.process_watch import mounts_below, private_folders
 
@@ -46,20 +47,22 @@ def test_64_starts_at_once(project: Project) -> None:
     assert mounts_below(project.scratch) == []
 
 
-def test_ten_trials_want_the_same_port(project: Project, tmp_path: Path) -> None:
-    """Sessions and graders; the same without a network of their own is one server for all who come later."""
-    (tmp_path / "serve.py").write_text(SERVE)
-    project.write("pytest.ini", f"[pytest]\ncodeprobe_bind = {tmp_path}/serve.py\n")
+@pytest.mark.parametrize(("driver", "network"), [("bubblewrap", "off"), ("docker", "on")])
+def test_ten_trials_want_the_same_port(project: Project, driver: str, network: str) -> None:
+    """Sessions and graders."""
+    engine = containers.use(project) if driver == "docker" else None
+    template = [{"type": "starter_files", "files": [{"path": "serve.py", "content": SERVE}]}]
     for number in range(10):
         name = f"t{number}"
         project.task(
             name,
-            agent={"type": "command", "command": ["sh", "-c", f"{sys.executable} {tmp_path}/serve.py > out.txt"]},
-            sandbox={"network": "off", "env": {"NAME": name}},
+            agent={"type": "command", "command": ["sh", "-c", "python3 serve.py > out.txt"]},
+            sandbox={"network": network, "env": {"NAME": name}, "template_sources": template},
             success_criteria=[
                 {"type": "file_contains", "path": "out.txt", "includes": [name]},
-                {"type": "run_command", "command": f"python {tmp_path}/serve.py", "expected_stdout": name},
+                {"type": "run_command", "command": "python serve.py", "expected_stdout": name},
             ],
         )
-    run = project.run("tasks", "--codeprobe-agent=command", DRIVER, "--codeprobe-jobs=10").assert_consistent()
+    run = project.run("tasks", "--codeprobe-agent=command", f"--codeprobe-driver={driver}", "--codeprobe-jobs=10").assert_consistent()
     assert run.statuses == {f"t{number}": "passed" for number in range(10)}, run.output
+    assert engine is None or not containers.of(engine, run)
