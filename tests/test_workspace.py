@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -766,3 +767,27 @@ def test_patterns_mean_what_they_mean_to_git(tmp_path: Path, patterns: list[str]
     argv = ["git", "check-ignore", "-q", path]
     done = subprocess.run(argv, cwd=tmp_path, env=GIT_ENVIRONMENT, check=False, timeout=60)
     assert (done.returncode == 0) is matched
+
+
+def test_a_folder_of_many_files_is_looked_at_in_little_memory(tmp_path: Path) -> None:
+    """An agent may make a million; by then each costs no more than its name."""
+    for number in range(5000):
+        os.close(os.open(tmp_path / f"{number:0100}", os.O_CREAT | os.O_WRONLY))
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in entries.scan(os.fsencode(tmp_path)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 5000
+    assert peak < 5000 * 250
+
+
+def test_names_beside_folders_keep_their_order(tmp_path: Path) -> None:
+    for name in ("a", "a.b", "a\x01", "ab", "a-"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").touch()
+        (tmp_path / f"{name}.f").touch()
+    found = list(entries.scan(os.fsencode(tmp_path)))
+    assert len(found) == 10
+    assert found == sorted(found, key=lambda entry: entry.key)

@@ -19,6 +19,7 @@ _CHUNK = 1 << 20
 _RECORD = struct.Struct("<HBIQqQq")  # length of the path, origin, mode, size, mtime_ns, inode, ctime_ns
 #: where a file's content before the session is: in the template, in a private copy, nowhere
 TEMPLATE, PRIVATE, NOWHERE = 0, 1, 2
+_FOLDER = b"\0"  #: behind a folder's name: no name has it, and it sorts before all others
 
 
 _new = tuple.__new__  #: makes a NamedTuple at half the cost
@@ -53,42 +54,45 @@ def scan(top: bytes) -> Iterator[Entry]:
     """
     if not is_folder(top):
         return
-    stack = [iter(_level(top, b""))]
+    stack = [(b"", iter(_level(top)))]
     while stack:
-        for path, entry in stack[-1]:
-            if not entry.is_dir(follow_symlinks=False):
+        prefix, names = stack[-1]
+        for name in names:
+            if not name.endswith(_FOLDER):
+                path = prefix + name
                 try:
-                    info = entry.stat(follow_symlinks=False)
+                    info = os.lstat(top + b"/" + path)
                 except OSError as error:
                     if error.errno != errno.ENAMETOOLONG:
                         raise
                     continue  # deeper than any program can name it
                 yield _new(Entry, (path, info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino, info.st_ctime_ns, TEMPLATE))
-            elif entry.name != b".git":
-                stack.append(iter(_level(top, path)))
+            elif name[:-1] != b".git":
+                path = prefix + name[:-1]
+                stack.append((path + b"/", iter(_level(top + b"/" + path))))
                 break
         else:
             stack.pop()
 
 
-def _level(top: bytes, folder: bytes) -> list[tuple[bytes, os.DirEntry[bytes]]]:
-    place = top + b"/" + folder if folder else top
+def _level(place: bytes) -> list[bytes]:
+    """Names in a folder, sorted, those of folders marked: no more than that is held, as there may be millions."""
     try:
-        entries = _list(place)
+        return _list(place)
     except PermissionError:
         os.chmod(place, 0o700)  # a session left it so; it is ours, and graders must be able to look into it as well
-        entries = _list(place)
+        return _list(place)
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
         return []  # deeper than any program can name it
-    prefix = folder + b"/" if folder else b""
-    return sorted([(prefix + entry.name, entry) for entry in entries])  # no two are of one name, so that no entries are compared
 
 
-def _list(place: bytes) -> list[os.DirEntry[bytes]]:
+def _list(place: bytes) -> list[bytes]:
     with os.scandir(place) as entries:
-        return list(entries)
+        names = [entry.name + _FOLDER if entry.is_dir(follow_symlinks=False) else entry.name for entry in entries]
+    names.sort()
+    return names
 
 
 class Records:
