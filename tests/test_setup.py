@@ -197,6 +197,16 @@ def test_an_interrupt_ends_an_installation(project: Project, wheels: Path, insta
     assert left(project) == []
 
 
+def test_without_a_place_to_keep_anything(project: Project, wheels: Path) -> None:
+    (project.scratch / "cache").write_text("a file")
+    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "XDG_CACHE_HOME": str(project.scratch / "cache")}
+    exact = {"setup": {"python": {"packages": ["greeter==1.0"]}}}
+    project.task("t", sandbox=exact, agent=IMPORTS)
+    run = project.run("tasks", "--codeprobe-agent=scripted", env=env).assert_consistent()
+    assert run.statuses == {"t": "passed"}, run.output
+    assert left(project) == []
+
+
 def test_an_installation_has_setup_timeout(project: Project, wheels: Path, installers: Mapping[str, str]) -> None:
     project.task("t", sandbox=GREETER, agent=IMPORTS, run_limits={"setup_timeout": 4})
     with index(wheels, silent=True) as served:

@@ -206,12 +206,11 @@ class EnvironmentStore:
         return made
 
     def _make(self, recipe: _Recipe[Made], installer: Installer, work: Path) -> Made:
-        place = work.with_suffix(".made")
-        if not recipe.kept:
-            return _made_at(place, recipe, installer)
-        place = cache_of(self._context.environ).with_name("environments") / recipe.key
+        kept = cache_of(self._context.environ).with_name("environments") if recipe.kept else None
+        if kept is None or not _can_write(kept):
+            return _made_at(work.with_suffix(".made"), recipe, installer)
+        place = kept / recipe.key
         if (noted := _whole(place)) is None:
-            place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             stopped = functools.partial(self._context.stops.forbids_start, "")
             with turn(place.with_suffix(".lock"), stopped, max(0.0, installer.until - monotonic())) as held:  # of other runs
                 if not held:
@@ -228,6 +227,15 @@ class EnvironmentStore:
                 f"a session changed the packages that trials share, in {place}",
                 remediation="Look at what the trials that ran at that time did; a driver that isolates lets no session reach them.",
             )
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether it is there, or can be made, as it can't where the user's home is somebody else's, or read-only."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def _made_at(place: Path, recipe: _Recipe[Made], installer: Installer) -> Made:

@@ -15,6 +15,7 @@ from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.environments import EnvironmentStore, NodeSet
 from pytest_codeprobe.sandboxes.thin import PythonSet, lay_thin, lay_whole, paths_named
 from pytest_codeprobe.sandboxes.trees import copy_tree, failed, is_folder, remove_tree
+from pytest_codeprobe.sandboxes.visible import program_places
 from pytest_codeprobe.trial.environment import allowlisted
 
 #: what pip and npm see of the harness's environment beside the allowlist: where the user's settings for them are, and how to log in
@@ -42,7 +43,7 @@ class Setup:
         """What its processes have to be shown to read. A session, and commands before it, work in `python` besides."""
         found: list[Path] = []
         if self.python is not None:
-            found += [self.python.folder, Path(self.python.prefix), python_of(sandbox)]
+            found += [self.python.folder, *program_places(Path(self.python.program), {}), Path(self.python.prefix), python_of(sandbox)]
         if self.node is not None:
             found += [self.node.folder, modules_of(sandbox), *self.node.programs]
         return found
