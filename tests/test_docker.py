@@ -69,8 +69,9 @@ def test_limits_end_a_session_and_are_named(project: Project) -> None:
     for name, limits, *steps in (
         ("memory", {"memory_mb": 100}, {"run": f"{hog}; true"}, sleep),
         ("pids", {"pids": 20}, {"run": bomb}, sleep),
+        ("disk", {"disk_mb": 5}, {"run": "dd if=/dev/zero of=big bs=1M count=20"}, sleep),
         ("at-its-end", {"memory_mb": 100}, {"run": f"{hog}; true"}),
-        ("cpus", {"cpus": 0.1}, {"run": "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done"}),
+        ("cpus", {"cpus": 0.1}, {"run": "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"}),
         ("enough", {"memory_mb": 1000, "cpus": 1.5, "pids": 100}, {"run": hog}),
     ):
         project.task(name, agent=scripted(WRITE, *steps), sandbox={"limits": limits}, success_criteria=OUT)
@@ -80,7 +81,8 @@ def test_limits_end_a_session_and_are_named(project: Project) -> None:
     )
     run = project.run("tasks", AGENT, "--codeprobe-jobs=3").assert_consistent()
     hits = {task: e["limit_hit"] and e["limit_hit"]["name"] for task, e in run.finished.items()}
-    assert hits == {"memory": "memory_mb", "pids": "pids", "at-its-end": "memory_mb", "cpus": None, "enough": None, "slow": "task_timeout"}
+    ended = {"memory": "memory_mb", "pids": "pids", "disk": "disk_mb", "at-its-end": "memory_mb", "slow": "task_timeout"}
+    assert hits == {**ended, "cpus": None, "enough": None}
     assert run.statuses == dict.fromkeys(hits, "passed"), run.output
     log = (run.trial("cpus") / "attempt-1" / "trial.log").read_text()
     assert (used := re.search(r"sandbox.limits.cpus = 0.1: used up in ([0-9]+) of [0-9]+ periods", log)), log
@@ -158,6 +160,29 @@ def test_offline_nothing_is_reached_and_every_attempt_is_named(project: Project)
         assert "tried outside.test:80" in run.result(name)["reason"]
     assert not [warning for warning in run.envelope["warnings"] if warning.startswith("offline: ")]  # all of it is held
     assert not containers.of(engine, run)
+
+
+CLAUDE = """#!/bin/sh
+cat > /dev/null
+echo done > out.txt
+echo '{"type": "system", "subtype": "init", "session_id": "s", "tools": [], "mcp_servers": [], "model": "m"}'
+echo '{"type": "assistant", "message":
+  {"id": "m1", "model": "m", "role": "assistant", "content": [{"type": "text", "text": "From the image."}]}}' | tr '\\n' ' '; echo
+echo '{"type": "result", "subtype": "success", "is_error": false, "result": "From the image.", "total_cost_usd": 0.25, "usage": {}}'
+"""
+
+
+def test_an_agent_that_only_the_image_has(project: Project) -> None:
+    """Such a one is not refused beforehand, as it is where this machine's programs count."""
+    use(project)
+    cli = project.write("image/claude", CLAUDE)
+    cli.chmod(0o755)
+    project.environment |= {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "ANTHROPIC_API_KEY": "sk-some-key-or-other"}
+    docker = {"image": IMAGE, "mounts": [f"{cli}:/usr/local/bin/claude"]}
+    project.task("t", agent={"type": "claude"}, sandbox={"docker": docker}, success_criteria=OUT)
+    run = project.run("tasks", "--codeprobe-agent=claude").assert_consistent()
+    assert run.statuses == {"t": "passed"}, run.output
+    assert run.result("t")["final_message"] == "From the image."
 
 
 def test_docker_is_asked_in_its_own_words(project: Project) -> None:

@@ -93,3 +93,18 @@ def test_a_dockerfile_counts_by_what_it_says(tmp_path: Path) -> None:
     before = fingerprint(trial, CONTEXT, Contents()).session
     file.write_text("FROM b")
     assert changed(before, fingerprint(trial, CONTEXT, Contents()).session) == ["dockerfile"]
+
+
+def test_an_image_counts_by_what_its_name_stands_for(tmp_path: Path) -> None:
+    """As the driver says; where it can't, by its name alone."""
+
+    def digests(said: str | None, name: str = "x") -> dict[str, str]:
+        driver = SimpleNamespace(image_id=lambda *_: said)
+        context = cast("Context", SimpleNamespace(options=RunOptions(), registry=SimpleNamespace(drivers={"docker": driver})))
+        trial = expand_one(tmp_path, MINIMAL, RunOptions(agent="scripted"))
+        config = trial.sandbox.model_validate({"driver": "docker", "docker": {"image": name}})
+        return dict(fingerprint(trial.model_copy(update={"sandbox": config}), context, Contents()).session)
+
+    assert changed(digests("id-1"), digests("id-2")) == ["image"]
+    assert changed(digests("id-1"), digests(None)) == ["image"]
+    assert changed(digests(None), digests(None, "y")) == ["sandbox"]

@@ -168,9 +168,17 @@ def check_agents(live: Live, plan: Collection[PlannedTrial]) -> list[str]:
         if agent.calls_model and backend not in agent.backends:
             live.warn(f"backend {backend}: agent {name} gets no variables for it; name those that it needs in sandbox.env_passthrough")
         missing = agent.unavailable(live.context, names)
-        if missing is not None:
+        if missing is not None and not _is_inside(live, name, plan):
             raise refused(missing, live.config) from missing
     return list(declared)
+
+
+def _is_inside(live: Live, name: str, plan: Collection[PlannedTrial]) -> bool:
+    """Whether an agent whose CLI is not on this machine runs in images only, which may have it; nobody can say so beforehand."""
+    agent = live.registry.agent(name)
+    if agent.executable is None or agent.find(live.context) is not None:
+        return False
+    return all(live.driver_of(trial) == "docker" for trial in plan if trial.starts and name in (trial.agent, trial.user))
 
 
 def _check_driver_here(live: Live, plan: Collection[PlannedTrial]) -> None:

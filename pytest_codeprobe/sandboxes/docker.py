@@ -23,13 +23,15 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessLimits, Role
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes import engines
-from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun
+from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun, scratch_of
 from pytest_codeprobe.sandboxes.containers import FIRST, Counters, Report, WatchedContainer
 from pytest_codeprobe.sandboxes.engines import REPORT, Engine, Engines
 from pytest_codeprobe.sandboxes.handover import Handover
 from pytest_codeprobe.sandboxes.held import HeldProcess
 from pytest_codeprobe.sandboxes.images import Image, Images, known_id
 from pytest_codeprobe.sandboxes.leftout import what_grades
+from pytest_codeprobe.sandboxes.room import Room, charged
+from pytest_codeprobe.sandboxes.room import unheld as room_unheld
 from pytest_codeprobe.sandboxes.visible import TOP, found, narrowed, program_places
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
 
@@ -37,6 +39,7 @@ _TMP = "size=1g,mode=1777"  #: of /tmp and the like inside, each; TMPDIR is on d
 _TOPS = tuple(f"{name}/" for name in TOP)  #: folders whose programs are an image's own
 _CHILDREN = Path(__file__).resolve().parents[1] / "children"
 _ENVIRONMENT = "/run/codeprobe/environment"  #: a file in each container
+_NOT_SEEN = "docker's service does not see what is mounted for this process"
 _GRACE = 5.0  #: seconds between TERM and KILL once a limit is hit
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 _OF_HOST = ("SHELL", "USER", "LOGNAME")  #: variables that say something of this machine only
@@ -68,8 +71,11 @@ class DockerSandbox(BaseSandbox):
 
     @property
     def unheld(self) -> Sequence[str]:
-        """None: the engine holds the limits, or makes no container."""
-        return []
+        """Of disk_mb: the engine holds the other limits, or makes no container."""
+        limits = self.trial.sandbox.limits
+        if limits.disk_mb is not None and self._engine.kind != "podman":
+            return [f"sandbox.limits.disk_mb can't be held here, it is left out: {_NOT_SEEN}"]
+        return room_unheld(limits, scratch_of(self.context))
 
     @property
     def _config(self) -> DockerConfig:
@@ -82,9 +88,15 @@ class DockerSandbox(BaseSandbox):
         return self._found
 
     def make_workspace(self) -> tuple[Workspace, Path]:
-        """A copy: an engine that is a service does not see what is mounted for this process alone."""
+        """Under docker a copy: see make_room()."""
+        if self._engine.kind == "podman":
+            return super().make_workspace()
         template = self._templates.get(self.trial.sandbox, what_grades(self.trial))
         return CopiedWorkspace(template, self.workspace, self.root / "baseline"), template.tree
+
+    def make_room(self) -> Room | None:
+        """None under docker: its service may be in another mount namespace, and not see what is mounted in this one."""
+        return super().make_room() if self._engine.kind == "podman" else None
 
     def make_group(self) -> None:
         """None: the engine holds the limits."""
@@ -230,7 +242,7 @@ class DockerSandbox(BaseSandbox):
             yield from ("--network", "none")
 
     def _limits(self) -> Iterator[str]:
-        limits = self.trial.sandbox.limits
+        limits = charged(self.trial.sandbox.limits, self._room)
         if limits.memory_mb is not None:
             yield from ("--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m")
         if limits.cpus is not None:
@@ -310,7 +322,7 @@ class DockerDriver:
             return self._ids[config.image]
 
     def unsupported(self, trial: Trial) -> Sequence[tuple[str, str]]:
-        """What it can't hold: disk, networks that are neither on nor off, packages beside an image's; and it has no image of its own."""
+        """What it can't hold: networks that are neither on nor off, packages beside an image's; and it has no image of its own."""
         config, missing = trial.sandbox, []
         if config.docker is None or (config.docker.image is None and config.docker.dockerfile is None):
             missing.append(("sandbox.docker", "an image or a dockerfile: driver docker has none of its own"))
@@ -318,8 +330,6 @@ class DockerDriver:
         missing += [(f"sandbox.setup.{name}", "driver tempdir or bubblewrap: a container has its image's packages") for name in setup]
         if config.network not in ("on", "off"):
             missing.append(("sandbox.network", "a driver with a gateway"))
-        if config.limits.disk_mb is not None:
-            missing.append(("sandbox.limits.disk_mb", "driver bubblewrap"))
         if config.setup is not None and (config.setup.python is not None or config.setup.node is not None):
             missing.append(("sandbox.setup", "driver bubblewrap or tempdir: an image brings its packages itself"))
         return missing

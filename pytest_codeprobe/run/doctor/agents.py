@@ -68,7 +68,9 @@ def _agent(subject: Subject, agent: Agent) -> list[Check]:
     if path is None:
         message = f"{agent.name}: `{agent.executable}` is not on PATH"
         fix = agent.install_hint or f"Install `{agent.executable}`, or put it on PATH."
-        return [Check(name=f"{top}.cli", status=subject.severity(agent, "info"), message=message, fix=fix, detail={"usable": False})]
+        inside = subject.context.options.driver == "docker"  # an image may have it
+        status = "info" if inside else subject.severity(agent, "info")
+        return [Check(name=f"{top}.cli", status=status, message=message, fix=fix, detail={"usable": inside})]
     cli = Check(name=f"{top}.cli", status="pass", message=f"{agent.name}: {path}", detail={"path": path})
     return [cli, _version(subject, agent, path), *_credentials(subject, agent)]
 
