@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_codeprobe.model.config import DockerConfig, DockerMount
-from pytest_codeprobe.sandboxes.docker import mounts
+from pytest_codeprobe.sandboxes.docker import mounts, translated
 from pytest_codeprobe.sandboxes.engines import Engine, client_environment
 from tests import containers
 from tests.containers import BARE, IMAGE, use
@@ -218,6 +218,14 @@ def test_podman_without_root_keeps_who_one_is(monkeypatch: pytest.MonkeyPatch) -
     assert client_environment({"ANTHROPIC_API_KEY": "x", "DOCKER_HOST": "y", "HOME": "/h"}) == {
         "PATH": os.defpath, "DOCKER_HOST": "y", "HOME": "/h",
     }  # fmt: skip
+
+
+def test_paths_of_programs_keep_their_order() -> None:
+    """Of graders what a session may have filled comes last."""
+    host, image = "/usr/bin:/home/me/bin", "/image/bin:/bin"
+    assert translated(f"/t/shims:/t/mocks:{host}", host, image) == f"/t/shims:/t/mocks:{image}"
+    assert translated(f"/t/tools:{host}:/t/mocks:/t/node_modules/.bin", host, image) == f"/t/tools:{image}:/t/mocks:/t/node_modules/.bin"
+    assert translated("/own", host, image) == f"/own:{image}"
 
 
 def test_what_is_mounted(tmp_path: Path) -> None:

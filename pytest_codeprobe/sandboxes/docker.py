@@ -217,10 +217,7 @@ class DockerSandbox(BaseSandbox):
         if "PWD" in env:
             env["PWD"] = str(cwd)
         if "PATH" in env:
-            own = host.get("PATH", os.defpath).split(os.pathsep)
-            kept = [part for part in env["PATH"].split(os.pathsep) if part not in own]
-            inner = [part for part in kept if "node_modules" not in part]
-            env["PATH"] = os.pathsep.join([*inner, image.path, *(part for part in kept if part not in inner)])
+            env["PATH"] = translated(env["PATH"], host.get("PATH", os.defpath), image.path)
         odd = {k: v for k, v in env.items() if not _NAME.fullmatch(k) or k in _OF_SHELLS}
         plain = {k: v for k, v in env.items() if k not in odd}
         return plain, {k: v for k, v in odd.items() if k not in self._engine.env and "=" not in k}
@@ -249,6 +246,14 @@ class DockerSandbox(BaseSandbox):
             yield from ("--cpus", f"{max(0.01, min(limits.cpus, os.cpu_count() or 1)):g}")
         if limits.pids is not None:
             yield from ("--pids-limit", str(limits.pids + 1))  # the first process is ours
+
+
+def translated(path: str, host: str, image: str) -> str:
+    """A PATH with the image's folders in the place of this machine's; what comes before these, and what after, still does."""
+    own, parts = set(host.split(os.pathsep)), path.split(os.pathsep)
+    first = next((number for number, part in enumerate(parts) if part in own), len(parts))
+    before, after = parts[:first], [part for part in parts[first:] if part not in own]
+    return os.pathsep.join([*before, image, *after])
 
 
 def mounts(binds: Iterable[tuple[Path, Path, bool]]) -> Iterator[str]:
@@ -291,30 +296,20 @@ class DockerDriver:
         self._swept = False
         self._ids: dict[str, str | None] = {}  #: of images, as they were when they were first asked for
 
-    def engine(self, context: Context) -> Engine | str:
-        """The engine of a run, or why there is none. What killed runs have left in it goes at the first time."""
-        engine = self._engines.get(context)
-        with self._lock:
-            if not self._swept and isinstance(engine, Engine):
-                self._swept = True
-                for name, gone in engines.take_away(engine):
-                    context.warn(f"swept: container {name}, left by a run that was killed{'' if gone else '; it could not be removed'}")
-        return engine
-
     def unavailable(self, context: Context) -> str | None:
         """Found out by asking the engine, once in each process."""
-        engine = self.engine(context)
+        engine = self._engines.get(context)
         return engine if isinstance(engine, str) else None
 
     def program(self, context: Context) -> str | None:
         """The engine's client, where there is one."""
-        engine = self.engine(context)
+        engine = self._engines.get(context)
         return None if isinstance(engine, str) else engine.program
 
     def image_id(self, trial: Trial, context: Context) -> str | None:
         """The id of a trial's image where it is named and there; a session in another one is another session."""
         config = trial.sandbox.docker
-        if config is None or config.image is None or isinstance(engine := self.engine(context), str):
+        if config is None or config.image is None or isinstance(engine := self._engines.get(context), str):
             return None
         with self._lock:
             if config.image not in self._ids:
@@ -335,5 +330,11 @@ class DockerDriver:
         return missing
 
     def create(self, trial: Trial, context: Context) -> DockerSandbox:
-        """A new sandbox; nothing is on disk before its prepare()."""
-        return DockerSandbox(trial, context, self._templates.of(context), self.engine(context), self._images)
+        """A new sandbox; nothing is on disk before its prepare(). With the first one goes what killed runs have left in the engine."""
+        engine = self._engines.get(context)
+        with self._lock:
+            if not self._swept and isinstance(engine, Engine):
+                self._swept = True
+                for name, gone in engines.take_away(engine):
+                    context.warn(f"swept: container {name}, left by a run that was killed{'' if gone else '; it could not be removed'}")
+        return DockerSandbox(trial, context, self._templates.of(context), engine, self._images)
