@@ -14,7 +14,7 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -247,13 +247,13 @@ class Round:
 
 
 @pytest.mark.parametrize("number", range(ROUNDS), ids=lambda n: f"{SEED}-{n}")
-def test_random_kill(project: Project, number: int, record_property: Callable[[str, object], None]) -> None:
+def test_random_kill(project: Project, number: int, request: pytest.FixtureRequest) -> None:
     cards = random.Random(f"{SEED} {number // len(DECK)}").sample(DECK, len(DECK))
     mode, victim, driver = cards[number % len(DECK)]
     this = Round(project, mode, victim, driver, random.Random(f"{SEED} {number} dice"))
     try:
         played(this)
-        record_property("killed", f"{mode}, {driver}, {this.hit or f'no {victim}'}")
+        request.node.user_properties.append(("killed", f"{mode}, {driver}, {this.hit or f'no {victim}'}"))
     except AssertionError as error:
         only = f"CP_KILL_DRIVER={ONLY} " if ONLY else ""
         again = f"{only}CP_KILL_SEED={SEED} CP_KILL_ROUNDS={ROUNDS} pytest tests/test_random_kills.py -k '[{SEED}-{number}]'"

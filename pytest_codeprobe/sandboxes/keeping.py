@@ -117,19 +117,19 @@ def _walk(top: bytes, skip: Callable[[bytes, os.DirEntry[bytes]], bool]) -> Iter
     while todo:
         folder = todo.pop()
         try:
-            with os.scandir(top + b"/" + folder if folder else top) as entries:
-                found = list(entries)
+            entries = os.scandir(top + b"/" + folder if folder else top)
         except OSError as error:
             if folder and error.errno in (errno.EACCES, errno.ENAMETOOLONG):
                 continue  # cp will complain about it too, and the copy be called partial
             raise
-        for entry in found:
-            path = folder + b"/" + entry.name if folder else entry.name
-            if skip(path, entry):
-                continue
-            yield path, entry
-            if entry.is_dir(follow_symlinks=False):
-                todo.append(path)
+        with entries:
+            for entry in entries:  # one after the other: of a million, each with its stat, no list is made
+                path = folder + b"/" + entry.name if folder else entry.name
+                if skip(path, entry):
+                    continue
+                yield path, entry
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(path)
 
 
 def keep_tree(source: Path, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
