@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_codeprobe.sandboxes.visible import narrowed, program_places
+from pytest_codeprobe.sandboxes.visible import covered, narrowed, program_places
 from tests import containers
 from tests.doc_pages import DOCS, rows, section
 from tests.enclosures import HELD, NOT_TRIED, TRIES, lay, name_of, server
@@ -88,8 +88,10 @@ def test_what_of_this_machine_is_shown(project: Project, tmp_path: Path) -> None
     """A program with its own file, one with what its first line names; of the task's folder what the command names; ini codeprobe_bind."""
     tools = tmp_path / "tools"
     own = (
-        "#!/bin/sh\nls {0} > out.txt; cat {1}/models/big.txt >> out.txt; cat $1 >> out.txt; cat $(dirname $1)/other.txt >> out.txt; true\n"
+        "#!/bin/sh\nls {0} > out.txt; cat {1}/models/big.txt >> out.txt; cat $1 >> out.txt; cat $(dirname $1)/other.txt >> out.txt\n"
+        "ls -A /usr/share/doc >> out.txt; true\n"
     )
+    project.environment["HOME"] = "/usr/share/doc"  # a user's, though in a folder of the system
     for name, text in {"bin/agent": own.format(tools / "bin", tmp_path), "bin/secret": "no"}.items():
         (tools / name).parent.mkdir(parents=True, exist_ok=True)
         (tools / name).write_text(text)
@@ -171,6 +173,9 @@ def test_programs_and_what_they_are_made_of(tmp_path: Path) -> None:
     found = set(program_places(venv / "bin/tool", {}))
     assert venv in found
     assert set(narrowed(found)) == {venv}  # what lies in a shown folder is shown
+    places = [Path("/usr/share/doc"), Path("/usr/share"), tmp_path, Path("/usr"), Path("/usr/nowhere")]
+    assert covered(places) == [Path("/usr/share")]
+    assert list(narrowed([Path("/usr/share/doc"), Path("/usr/bin")], [Path("/usr/share")])) == [Path("/usr/share/doc")]
 
 
 def test_for_an_ordinary_user(project: Project) -> None:

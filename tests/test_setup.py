@@ -121,21 +121,27 @@ printf 'Metadata-Version: 2.1\\nName: planted\\nVersion: 1\\n' > $S/planted-1.di
 def test_no_verdict_is_forged_in_the_environment(project: Project, tmp_path: Path, installers: Mapping[str, str], driver: str) -> None:
     """What a session plants in its environment does not run in graders'; a project that it has installed to be edited is found."""
     project.write("tasks/hidden/test_it.py", "import greeter\ndef test_it(): assert greeter.VERSION == '2.0'\n")
+    (tmp_path / "key").write_text("a key of the user's")
+    show = f"\nprintf '#!{tmp_path}/key\\n' > $VIRTUAL_ENV/bin/new-tool; chmod +x $VIRTUAL_ENV/bin/new-tool"
     project.task(
         "t",
         sandbox={"setup": {"python": {"packages": ["greeter"]}, "node": {"packages": [str(node_package(tmp_path, "hello-x"))]}}},
-        agent=scripted({"run": FORGE}),
+        agent=scripted({"run": FORGE + show}),
         success_criteria=[
             {"type": "run_command", "command": "python -c 'raise SystemExit(3)'"},
             {"type": "run_command", "command": "greeter | grep '^greeter 2'"},
             {"type": "pytest", "paths": ["hidden"]},
+            {"type": "run_command", "command": f"command -v new-tool && cat {tmp_path}/key; new-tool"},
             {"type": "run_command", "command": "python3 -c 'import edited' && greeter && hello-x && node -e 'require(\"hello-x\")'"},
         ],
     )  # fmt: skip
     run = project.run("tasks", "--codeprobe-agent=scripted", f"--codeprobe-driver={driver}", env=installers).assert_consistent()
     found = [(c["verdict"], c["explanation"]) for c in run.result("t")["criteria"]]
-    assert [verdict for verdict, _ in found] == ["failed", "failed", "failed", "passed"], found
+    assert [verdict for verdict, _ in found] == ["failed", "failed", "failed", "failed", "passed"], found
     assert "exit code 3" in found[0][1]
+    said = run.result("t")["criteria"][3]["evidence"]["stdout"]  # what a program needs is shown, but none that the session has named
+    assert "/new-tool" in said
+    assert ("a key" in said) == (driver == "tempdir")
 
 
 @pytest.mark.parametrize("mode", ["xdist", "jobs"])

@@ -23,12 +23,13 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.network import DOOR_PORT
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, Role
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun
+from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun, scratch_of
 from pytest_codeprobe.sandboxes.visible import (
     HIDDEN_FILES,
     HIDDEN_FOLDERS,
     SYSTEM,
     TOP,
+    covered,
     found,
     harness,
     narrowed,
@@ -82,21 +83,28 @@ class BubblewrapSandbox(BaseSandbox):
         own = [self.workspace, *(self.root / part for part in _PARTS_OF[role] if (self.root / part).is_dir())]
         shown = [*harness(), *resolver(), *map(Path, self.context.options.bind), *command.reads]
         for path in (program, *_those_there(command, inside)):
-            if not any(path.is_relative_to(place) for place in own):  # what lies there may be the agent's, who names no place of ours
+            if not path.is_relative_to(self.root):  # what lies there may be the agent's, who names no place of ours
                 shown += program_places(path, command.env)
         through: list[str] = []
         if command.door is not None:
             shown.append(command.door)
             through = [own_python(), "-I", "-S", "-B", str(_DOOR), str(command.door), str(DOOR_PORT)]
-        status = self.logs / f"bwrap-{next(self._numbers)}"
+        status, hidden = self.logs / f"bwrap-{next(self._numbers)}", covered(self._of_users())
         argv = [
             "/bin/sh", "-c", _STATUS, "bwrap", str(status), self._program, "--json-status-fd", "3",
             *walls(network=self.trial.sandbox.network != "off" and command.door is None, room_mb=self.trial.sandbox.limits.disk_mb),
-            *(word for place in narrowed(shown) for word in ("--ro-bind", os.path.realpath(place), str(place))),
+            *(word for place in hidden for word in ("--size", str(_TMP_BYTES), "--tmpfs", str(place))),
+            *(word for place in narrowed(shown, hidden) for word in ("--ro-bind", os.path.realpath(place), str(place))),
             *(word for place in own for word in ("--bind", str(place), str(place))),
             "--chdir", str(inside), "--", *through, str(program), *command.argv[1:],
         ]  # fmt: skip
         return Enclosed(argv, "/", lambda process: _Watched(process, status, stderr))
+
+    def _of_users(self) -> Iterator[Path]:
+        """What nobody is to see who works here, wherever a machine has it."""
+        yield from (self.context.rootdir, self.context.run_dir, scratch_of(self.context), Path(os.path.expanduser("~")))  # noqa: PTH111
+        folder = Path(self.trial.task_file).parent
+        yield next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
 
 
 def _those_there(command: Command, folder: Path) -> Iterator[Path]:

@@ -31,19 +31,38 @@ def harness() -> tuple[Path, ...]:
     """The interpreter that runs pytest, its base, and our own programs that run inside."""
     base = Path(own_python())
     places = [Path(sys.prefix), Path(sys.base_prefix), *([base.parent.parent] if base.parent.name == "bin" else [base]), _CHILDREN]
-    return tuple(narrowed(places))
+    return tuple(dict.fromkeys(places))
 
 
-def narrowed(places: Iterable[Path]) -> Iterator[Path]:
-    """Those that are there, and that neither the system's folders nor another one shows. Never the root or a home as a whole."""
+def covered(places: Iterable[Path]) -> list[Path]:
+    """Which of these folders the system's would show, as they are seen there: to be hidden, since they are a user's. No inner ones."""
+    found: list[Path] = []
+    for place in sorted({os.path.realpath(place) for place in places}):  # outer ones first
+        for system in SYSTEM:
+            real = os.path.realpath(system)
+            if place.startswith(f"{real}/") and os.path.isdir(place):  # noqa: PTH112
+                seen = Path(system, os.path.relpath(place, real))
+                found += [] if any(seen.is_relative_to(other) for other in found) else [seen]
+    return found
+
+
+def narrowed(places: Iterable[Path], hidden: Sequence[Path] = ()) -> Iterator[Path]:
+    """Those that are there, and that neither the system's folders nor another one shows. Never the root or a home as a whole.
+
+    `hidden`: folders in which the system's show nothing.
+    """
     shown = [Path(name) for name in SYSTEM]
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.home() raises where nobody knows it
     for place in sorted(dict.fromkeys(places), key=lambda path: len(path.parts)):
         if place in (Path("/"), home, home.parent) or not place.exists():
             continue
-        if not any(place.is_relative_to(other) for other in shown):
+        if not any(place.is_relative_to(other) and not _between(other, place, hidden) for other in shown):
             shown.append(place)
             yield place
+
+
+def _between(outer: Path, place: Path, hidden: Iterable[Path]) -> bool:
+    return any(place.is_relative_to(each) and each != outer and each.is_relative_to(outer) for each in hidden)
 
 
 def unseen(path: str, bound: Iterable[Path]) -> list[str]:
