@@ -35,15 +35,7 @@ from tests.make.venvs import Environment, build_wheel, use
 TEST_SECONDS = 300
 INSTALL_SECONDS = 1200
 #: program that tests need -> the package that has it; python3 is what the tests' image is made of
-DEBIAN = {
-    "bwrap": "bubblewrap",
-    "podman": "podman",
-    "runc": "runc",
-    "/usr/bin/python3": "python3",
-    "git": "git",
-    "node": "nodejs",
-    "npm": "npm",
-}
+DEBIAN = {"bwrap": "bubblewrap", "podman": "podman", "runc": "runc", "/usr/bin/python3": "python3", "git": "git"}
 
 
 @dataclass(slots=True)
