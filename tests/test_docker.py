@@ -12,6 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_codeprobe.model.config import DockerConfig, DockerMount
+from pytest_codeprobe.model.sandbox import ProcessExit
+from pytest_codeprobe.sandboxes.containers import Report, WatchedContainer
 from pytest_codeprobe.sandboxes.docker import mounts, translated
 from pytest_codeprobe.sandboxes.engines import Engine, client_environment
 from tests import containers
@@ -208,6 +210,37 @@ def test_docker_is_asked_in_its_own_words(project: Project) -> None:
         assert not {"--http-proxy=false", "--userns"} & set(line.split())
     assert "s3cret" not in log.read_text()
     assert not containers.of(engine, run)
+
+
+class Over:
+    """A process that has ended by itself."""
+
+    def __init__(self, status: int) -> None:
+        self._end = ProcessExit(status=status, cause="exit")
+
+    def wait(self, timeout: float | None = None) -> ProcessExit:
+        return self._end
+
+    def stop(self, grace: float) -> None:
+        pass
+
+    def destroy(self, timeout: float = 2.0) -> ProcessExit:
+        return self._end
+
+
+def test_what_is_believed_of_a_container(tmp_path: Path) -> None:
+    """Where nothing has run it is no end of the command's, whatever status the shell gave; what ran there may write in the report."""
+    complaints = tmp_path / "stderr"
+    complaints.write_text("/bin/sh: 1: .: cannot open /run/codeprobe/environment: Permission denied\n")
+    report = Report(tmp_path / "report")
+
+    def cause(status: int, *, lacks: bool = False) -> str:
+        return WatchedContainer(Over(status), report, complaints, "image", lambda: lacks).wait().cause  # type: ignore[union-attr]
+
+    assert {cause(2), cause(125)} == {f"enclosure: {complaints.read_text().strip()}"}
+    report.path.write_text("ran\nno-python\n")
+    assert (cause(2), cause(127)) == ("exit", "exit")
+    assert "has no python3" in cause(127, lacks=True)
 
 
 def test_podman_without_root_keeps_who_one_is(monkeypatch: pytest.MonkeyPatch) -> None:

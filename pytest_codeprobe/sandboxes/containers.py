@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -15,10 +15,9 @@ from pytest_codeprobe.sandboxes.engines import Engine
 from pytest_codeprobe.sandboxes.hierarchies import places_of
 from pytest_codeprobe.text import one_line
 
-NO_PYTHON = "no-python"
+NO_PYTHON, _MISSING = "no-python", 127
 _MOST = 1 << 16  #: bytes of a report that are read
 _LOOK_EVERY = 1.0  #: seconds between two questions where the container is
-_OF_ENGINE = (125, 126, 127)  #: exit statuses of a client whose container could not be made or begun
 
 #: the first process in a container: sets the environment, runs the command, then says in the report what the kernel counted. Nothing
 #: but the shell's own words after the start, since a limit of processes may be used up.
@@ -147,8 +146,9 @@ class Counters:
 class WatchedContainer:
     """A process in a container, whose end is only its own where it ran. `stderr`: where the engine's client complains."""
 
-    def __init__(self, process: Process, report: Report, stderr: Path, image: str) -> None:
-        self._process, self._report, self._stderr, self._image = process, report, stderr, image
+    def __init__(self, process: Process, report: Report, stderr: Path, image: str, lacks_python: Callable[[], bool]) -> None:
+        """`lacks_python`: asks the image itself, since what runs in a container can write in its report."""
+        self._process, self._report, self._stderr, self._image, self._lacks_python = process, report, stderr, image, lacks_python
 
     def wait(self, timeout: float | None = None) -> ProcessExit | None:
         """As the process's."""
@@ -164,11 +164,11 @@ class WatchedContainer:
         return self._looked_at(self._process.destroy(timeout))
 
     def _looked_at(self, ended: ProcessExit) -> ProcessExit:
-        if ended.cause != "exit" or ended.status not in _OF_ENGINE:
+        if ended.cause != "exit":
             return ended
-        if not self._report.begun:
+        if not self._report.begun:  # whatever the status: a shell that may not read what is mounted ends with its own
             return replace(ended, status=None, cause=f"enclosure: {_last_line(self._stderr)}")
-        if NO_PYTHON in self._report.read():
+        if ended.status == _MISSING and NO_PYTHON in self._report.read() and self._lacks_python():
             why = f"image {self._image} has no python3 on its PATH, which this needs: install Python 3.11 or newer in the image"
             return replace(ended, status=None, cause=f"enclosure: {why}")
         return ended

@@ -164,8 +164,16 @@ class DockerSandbox(BaseSandbox):
             "-c", FIRST, "codeprobe", _ENVIRONMENT, REPORT, *program, host, str(command.door or ""), str(_CHILDREN), *command.argv,
         ]  # fmt: skip
 
+        @functools.cache
+        def lacks_python() -> bool:
+            words = ("run", "--rm", "--name", engines.new_name(), "--pull", "never", "--network", "none", "--entrypoint", "/bin/sh")
+            try:
+                return engine.ask(*words, image.id, "-c", "command -v python3 >/dev/null || exit 9").status != 0
+            except OSError:
+                return True  # then the engine does not even say that
+
         def watched(process: Process) -> Process:
-            seen: Process = WatchedContainer(process, report, stderr, self._config.image or image.id[:12])
+            seen: Process = WatchedContainer(process, report, stderr, self._config.image or image.id[:12], lacks_python)
             counters = Counters(engine, name, limits, report)
             return HeldProcess(seen, counters, _GRACE) if counters.ends or limits.cpus is not None else seen
 
