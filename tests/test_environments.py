@@ -16,8 +16,9 @@ from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.network import Unheld
 from pytest_codeprobe.sandboxes.environments import _EXACT_NODE, _EXACT_PYTHON
 from pytest_codeprobe.sandboxes.installing import Installer, find_interpreter, own_interpreter
+from pytest_codeprobe.sandboxes.sealed import seal
 from pytest_codeprobe.sandboxes.sweep import abandoned, folder_of, is_private
-from pytest_codeprobe.sandboxes.thin import moved, paths_named
+from pytest_codeprobe.sandboxes.thin import PythonSet, lay_thin, moved, paths_named
 from pytest_codeprobe.sandboxes.turns import turn
 from pytest_codeprobe.trial.setup import installers_environment
 from tests.fake_grading import spawner
@@ -125,3 +126,32 @@ def test_packages_make_another_session(tmp_path: Path) -> None:
         for setup in ("{}", "{python: {}}", "{python: {packages: [a]}}", "{python: {packages: [b]}}", "{node: {packages: [b]}}")
     ]
     assert len({str(values) for values in found}) == len(found)
+
+
+def test_what_comes_first_in_graders_python(tmp_path: Path) -> None:
+    """What the session has installed before what was asked for; of both the modules, of the session's no `.pth` file."""
+    own = own_interpreter()
+    site = f"lib/python{own.version.rpartition('.')[0]}/site-packages"
+    shared, installed = tmp_path / "shared", tmp_path / "installed"
+    for folder in (shared / "bin", shared / site, installed):
+        folder.mkdir(parents=True)
+    (shared / "bin" / "python").symlink_to(own.program)
+    (shared / "bin" / "tool").write_text(f"#!{shared}/bin/python\nimport sys\nprint(sys.prefix)\n")
+    (shared / "bin" / "tool").chmod(0o755)
+    (shared / "pyvenv.cfg").write_text(f"home = {Path(own.program).parent}\ninclude-system-site-packages = false\n")
+    for name, place in (("asked", shared / site), ("newer", shared / site), ("newer", installed), ("added", installed)):
+        (place / f"{name}.py").write_text(f"WHERE = {place.name!r}\n")
+    (shared / site / "hook.pth").write_text("import sys; sys.hooked = True\n")  # as packages have them
+    (installed / "evil.pth").write_text("import os; os._exit(0)\n")
+    (installed / "sitecustomize.py").write_text("import os; os._exit(0)\n")
+    made = PythonSet(shared, own.program, own.prefix, site)
+    lay_thin(made, tmp_path / "tools", before=[installed], quiet=True)
+    code = "import sys, asked, newer, added; print(asked.WHERE, newer.WHERE, added.WHERE, sys.hooked)"
+    done = subprocess.run([tmp_path / "tools/bin/python", "-c", code], capture_output=True, text=True, check=True, timeout=60, env={})
+    assert done.stdout.split() == ["site-packages", "installed", "installed", "True"]
+    tool = subprocess.run([tmp_path / "tools/bin/tool"], capture_output=True, text=True, check=True, timeout=60, env={})
+    assert tool.stdout == f"{tmp_path / 'tools'}\n"
+    before = seal(shared)
+    assert seal(shared) == before
+    (shared / site / "asked.py").write_text("WHERE = 'elsewhere'\n")
+    assert seal(shared) != before
