@@ -83,6 +83,21 @@ def use(project: Project, image: str | None = IMAGE) -> Mapping[str, str]:
     return environment
 
 
+def apart(project: Project) -> Mapping[str, str]:
+    """As use(), with a storage of the project's own, where no other test's run sweeps; the images are those of all."""
+    environment = dict(use(project))
+    shared = Path(environment["CONTAINERS_STORAGE_CONF"])
+    text = shared.read_text()
+    own = project.scratch / "storage.conf"
+    roots = {"graphroot": project.scratch / "storage", "runroot": project.scratch / "running"}
+    for name, place in roots.items():
+        text = re.sub(f"^{name} = .*$", f'{name} = "{place}"', text, flags=re.MULTILINE)
+    own.write_text(f'{text}[storage.options]\nadditionalimagestores = ["{shared.parent}/storage"]\n')
+    environment["CONTAINERS_STORAGE_CONF"] = str(own)
+    project.environment |= environment
+    return environment
+
+
 @functools.cache
 def _why_not() -> str | None:
     if os.geteuid() != 0:

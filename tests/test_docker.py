@@ -25,8 +25,7 @@ OUT = [{"type": "file_exists", "path": "out.txt"}]
 AGENT = "--codeprobe-agent=scripted"
 
 
-@pytest.mark.parametrize("mode", ["plain", "jobs"])
-def test_sessions_pre_run_graders_and_hidden_tests_work_in_it(project: Project, mode: str) -> None:
+def test_sessions_pre_run_graders_and_hidden_tests_work_in_it(project: Project) -> None:
     engine = use(project)
     project.write("tasks/hidden/test_add.py", "from calc import add\ndef test_add(): assert add(1, 2) == 3\n")
     code = "def add(a, b):\n    return a + b\n"
@@ -51,7 +50,7 @@ def test_sessions_pre_run_graders_and_hidden_tests_work_in_it(project: Project, 
             {"type": "run_command", "command": "printenv ODD", "expected_stdout": "a 'quoted'\nline $HOME"},
         ],
     )
-    run = project.run("tasks", AGENT, mode=mode).assert_consistent()
+    run = project.run("tasks", AGENT, mode="jobs").assert_consistent()
     assert run.statuses == {"right": "passed", "wrong": "failed", "commands": "passed"}, run.output
     assert {line["driver"] for line in run.plan} == {"docker"}
     assert not (project.marks / "out.txt").exists()  # post_run is inside, too
@@ -316,7 +315,7 @@ def test_whoever_is_killed_no_container_is_left(project: Project, who: str) -> N
 
 def test_what_a_killed_run_left_is_swept(project: Project) -> None:
     """All who would have ended it are killed: the next run, or `codeprobe clean`, finds it. Of the living it takes none."""
-    engine = use(project)
+    engine = containers.apart(project)
     project.task("t", agent=scripted(WRITE, {"run": "touch on.txt; sleep 600"}), success_criteria=OUT)
     run = project.start("tasks", AGENT)
     home = Path(project.environment["TMPDIR"])
