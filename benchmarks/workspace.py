@@ -148,7 +148,7 @@ def sizes(args: argparse.Namespace, kinds: Mapping[str, type[Bare]]) -> str:
                 for name, kind in kinds.items():
                     if kind is not Layered and template.size * threads > _MOST_BYTES:
                         continue
-                    found = stages(kind, template, place, max(threads, args.count), threads, args.rounds)
+                    found = stages(kind, template, place, max(threads, args.count), threads, max(1, args.rounds))
                     bare = found["lay out"] if kind is Bare else bare
                     both = found["lay out"].cpu + found["changes"].cpu
                     wall = found["lay out"].wall + found["changes"].wall

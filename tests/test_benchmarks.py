@@ -23,7 +23,7 @@ SMALL = {
     "scale": ("--trials", "20"),
     "soak": ("--minutes", "0.01", "--jobs", "2", "--seconds", "0.2"),
     "startup": ("--rounds", "0"),
-    "workspace": ("--files", "10", "--count", "2", "--rounds", "1", "--large", "8", "--trials", "2"),
+    "workspace": ("--files", "10", "--count", "2", "--rounds", "0", "--large", "8", "--trials", "2"),
 }
 
 
