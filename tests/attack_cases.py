@@ -43,6 +43,7 @@ BY_GIT = {"type": "run_command", "command": f"git status; git hash-object --no-f
 #: alive while the graders work? A file that is taken away comes back
 BEATS = {"type": "run_command", "command": "rm -f beat; sleep 0.3; [ -e beat ]"}
 RUNS_IT = {"type": "run_command", "command": "python -c \"import sys; sys.path.insert(0, '.'); import answer; sys.exit(0)\""}
+RUNS_IT_ANYHOW = {**RUNS_IT, "weight": 0}
 _BEAT = "setsid sh -c 'trap \"\" TERM HUP; while :; do echo forty-two > answer.txt; : > beat; sleep 0.02; done' {token} > /dev/null 2>&1 &"
 #: every kind of criterion that reads a file which the agent can have made
 READERS: Sequence[Mapping[str, Any]] = (
@@ -178,7 +179,7 @@ FORGERIES = {
     "a background process of what is graded": Attack(
         "cat > answer.py <<'END'\nimport os, subprocess\nsubprocess.Popen([\"sh\", \"-c\", 'while :; do echo forty-two > answer.txt; : > beat; "
         "sleep 0.02; done', '{token}'], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\nEND",
-        ({**RUNS_IT, "weight": 0}, BEATS), leaves="M answer.py",
+        (RUNS_IT_ANYHOW, BEATS), leaves="M answer.py",
     ),
     "a link out in place of a graded file": Attack("ln -sf {outside}/answer.json a", readers("a"), MOCKS, leaves="A a"),
     "a link out in place of a folder": Attack("ln -s {outside} d", readers("d/answer.json"), MOCKS, leaves="A d"),
@@ -198,6 +199,15 @@ FORGERIES = {
     ),
     "a tree of 20,000 files": Attack("mkdir m; cd m; seq 20000 | xargs touch", leaves="A m/1"),
     "a tree that is too deep": Attack("{python} -c 'import os\nfor _ in range(2000): os.mkdir(\"d\"); os.chdir(\"d\")'; echo forty-two > d/answer.txt", leaves="A d/answer.txt"),
+    "files that even root can't change": Attack(
+        "echo N = 42 > lib/helper.py; echo forty-two > lib/kept.txt; mkdir lib/d; echo x > lib/d/f; chattr -f +i lib/helper.py lib/kept.txt lib/d; "
+        "chattr -f +a lib .; :",
+        (HELPER, {**LOOK, "path": "lib/kept.txt"}), {"protected": ["lib/"]}, leaves="M lib/helper.py",
+    ),
+    "a workspace that nobody may enter": Attack("touch out; chmod 0 lib . .git", (CHECK, LOOK, HIDDEN), leaves="A out"),
+    "code under test that lets nobody enter": Attack(
+        "printf 'import os\nos.chmod(\".\", 0)\ndef value(): return 0\n' > answer.py", (RUNS_IT_ANYHOW, CHECK, HIDDEN), leaves="M answer.py"
+    ),
     "kill everything": Attack(
         'touch out; case "$(cat /proc/1/comm)" in codeprobe-keep|bwrap) ;; *) [ -e /run/.containerenv ] || exit 1;; esac; trap "" TERM; '
         "for p in /proc/[0-9]*; do kill -9 ${{p#/proc/}} 2> /dev/null; done; kill -9 -1",

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.sandboxes.changes import Baseline, copy_any
 from pytest_codeprobe.sandboxes.entries import Entry
-from pytest_codeprobe.sandboxes.trees import failed, is_folder, remove_tree
+from pytest_codeprobe.sandboxes.trees import failed, is_folder, loosen, remove_tree
 from pytest_codeprobe.tasks.paths import leads_out
 
 
@@ -19,6 +19,15 @@ def restore(baseline: Baseline, workspace: Path, paths: Sequence[str]) -> None:
 
     No link on the way is followed: where a folder is needed it is replaced by one. SANDBOX_FAILED if a path can't be put back.
     """
+    try:
+        _restore(baseline, workspace, paths)
+    except CodeprobeError:
+        if not loosen(str(workspace)):
+            raise
+        _restore(baseline, workspace, paths)
+
+
+def _restore(baseline: Baseline, workspace: Path, paths: Sequence[str]) -> None:
     wanted = [_inside(path) for path in paths]
     known = baseline.find({os.fsencode(path) for path in wanted})
     folders: set[str] = set()

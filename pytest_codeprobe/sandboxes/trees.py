@@ -8,6 +8,7 @@ at a time as there are processors.
 # (hot loops over names that need not be text: plain calls, no Path objects)
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import itertools
@@ -226,7 +227,8 @@ def remove_tree(path: Path) -> list[str]:
             return []
     if mounted := below(top):
         return mounted[:_SHOWN]  # `rm` would go on in there
-    for argv in (["rm", "-rf", "--", top], ["chmod", "-R", "u+rwx", "--", top], ["rm", "-rf", "--", top]):
+    remove = ["rm", "-rf", "--", top]
+    for argv in (remove, ["chmod", "-R", "u+rwx", "--", top], remove, *([_loosening(top), remove] if os.geteuid() == 0 else ())):
         try:
             _tool(argv)
         except OSError:
@@ -234,6 +236,20 @@ def remove_tree(path: Path) -> list[str]:
         if not os.path.lexists(top):
             break
     return _left(top)
+
+
+def _loosening(top: str) -> list[str]:
+    """Takes away what keeps even root from changing a file; a session that runs as root can have set it."""
+    return ["chattr", "-R", "-f", "-ia", top]
+
+
+def loosen(top: str) -> bool:
+    """Take that away from all in a folder, as far as it can be done. False: it is not what hinders whoever runs this."""
+    if os.geteuid() != 0:
+        return False
+    with contextlib.suppress(OSError):  # it complains of each link, too
+        _tool(_loosening(top))
+    return True
 
 
 def empty_folder(path: Path) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -153,15 +155,23 @@ class TrialGrading:
 
     def run(self, command: Command, *, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
         """See the protocol."""
-        self._used = True
+        self._open_up()
         result = self._sandbox.run(self._shown(command), role="grader", timeout=self.time_left(timeout), output_bytes=output_bytes)
         if result.exit.stopped is not None:
             raise Stopped(result.exit.stopped)
         return result
 
+    def _open_up(self) -> None:
+        """A process is about to start. The agent, or its code in another one, may have taken the right to enter the workspace away."""
+        self._used = True
+        with contextlib.suppress(OSError):
+            mode = os.lstat(self.workspace).st_mode
+            if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:
+                self.workspace.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
+
     def start(self, command: Command, *, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
         """See the protocol."""
-        self._used = True
+        self._open_up()
         process = self._sandbox.start(self._shown(command), role="grader", stdout=stdout, stderr=stderr, limits=limits)
         self._live.append(process)
         return process
