@@ -151,7 +151,7 @@ def test_two_forks_do_not_draw_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_the_code_under_test_may_have_modules_of_any_name(tmp_path: Path) -> None:
-    names = ("keeper", "spawner", "process_tree", "warm", "program", "hidden_runner")
+    names = ("keeper", "spawner", "outside", "process_tree", "warm", "program", "hidden_runner")
     source = (
         "".join(f"import {name}\n" for name in names) + f"def test_a(): assert sum(m.N for m in ({', '.join(names)})) == {len(names)}\n"
     )

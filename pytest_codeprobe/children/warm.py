@@ -41,7 +41,7 @@ else:
     from spawner import PR_SET_DUMPABLE, PR_SET_NAME, Spawner, channel_of, checked, libc
 
     sys.path[:] = _path
-    for _name in ("keeper", "process_tree", "spawner"):
+    for _name in ("keeper", "outside", "process_tree", "spawner"):
         del sys.modules[_name]  # the code under test may have modules of these names
 
 SET_BY_PYTHON: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGPIPE: signal.SIG_IGN, signal.SIGXFSZ: signal.SIG_IGN}
