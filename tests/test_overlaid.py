@@ -139,10 +139,24 @@ def codeprobe_sandbox(codeprobe_sandbox):
 
 
 @needs_mounts
+@pytest.mark.parametrize("preserve", ["move", "direct"])
+def test_a_session_that_takes_its_mount_off_has_changed_nothing(project: Project, preserve: str) -> None:
+    """Under tempdir, as root: in its own namespace, and what it puts in the mount's place is no work of anybody's."""
+    work = f"echo seen >seen; W=$PWD; cd /; umount -l $W && echo forged >$W/planted && touch {project.marks}/off"
+    big_task(project, agent=scripted({"run": work}), success_criteria=[{"type": "run_command", "command": "test -f pkg/f1.py -a -f seen"}])
+    run = project.run("tasks", "--codeprobe-agent=scripted", f"--codeprobe-preserve={preserve}").assert_consistent()
+    assert (project.marks / "off").exists()
+    assert run.statuses == {"t": "passed"}, run.output
+    assert changed(run) == {"seen": "added"}
+    assert not run.envelope["warnings"]
+    nothing_left(run)
+
+
+@needs_mounts
 def test_what_a_killed_run_left_mounted_is_taken_off_by_the_next(project: Project) -> None:
     """With the folders, by a run, and by `codeprobe clean`; what a living run has mounted is left alone."""
     hold = scripted({"run": f"echo x >>pkg/f1.py; touch {project.marks}/on-$(basename $(dirname $PWD)); sleep 60"})
-    big_task(project, agent=hold, pre_run=[{"command": PRE_RUN}])
+    big_task(project, agent=hold, pre_run=[{"command": PRE_RUN}], sandbox={"limits": {"disk_mb": 50}})
     alive = project.start("tasks", "--codeprobe-agent=scripted", "--codeprobe-run-dir=alive")
     alive.wait_for("on-*")
     living = mounts.below(str(project.scratch))

@@ -21,7 +21,7 @@ from pytest_codeprobe.sandboxes import cgroups
 from pytest_codeprobe.sandboxes.changes import MAX_FILE_BYTES
 from pytest_codeprobe.sandboxes.held import HeldProcess
 from pytest_codeprobe.sandboxes.leftout import what_grades
-from pytest_codeprobe.sandboxes.mounts import layers_unusable
+from pytest_codeprobe.sandboxes.mounts import detach, layers_unusable
 from pytest_codeprobe.sandboxes.openfiles import limits_of_start
 from pytest_codeprobe.sandboxes.overlaid import OverlaidWorkspace
 from pytest_codeprobe.sandboxes.room import Room, charged
@@ -354,7 +354,10 @@ class BaseSandbox:
         """Remove everything; a list of what could not be removed, at most 20 paths. Idempotent."""
         if self._root is None:
             return []
-        mounted = [left for holder in (self._space, self._room) if holder is not None for left in holder.release()]
+        for holder in (self._space, self._room):
+            if holder is not None:
+                holder.release()
+        mounted = detach(str(self._root)) if (self._root / "layers").is_dir() else []  # an interrupt may have come in between
         left = [*mounted, *remove_tree(self._root), *(folder for group in self._groups for folder in group.remove())]
         if not left:
             self._groups = []

@@ -102,9 +102,20 @@ def take_off(target: str) -> bool:
 
 def _renew(target: str) -> None:
     mode = stat.S_IMODE(os.lstat(target).st_mode)
-    os.rmdir(target)
-    os.mkdir(target, 0o700)
-    os.chmod(target, mode)
+    if take_point(target):
+        os.mkdir(target, 0o700)
+        os.chmod(target, mode)
+
+
+def take_point(target: str) -> bool:
+    """Remove a mount point; False where there is something in it: a session could take the mount off in its own namespace. OSError."""
+    try:
+        os.rmdir(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 def below(top: str) -> list[str]:

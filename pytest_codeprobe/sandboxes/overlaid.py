@@ -3,7 +3,7 @@
 What pre_run made becomes a layer of its own, below the one that the session writes to, so that nothing of it has to be copied.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH106, PTH208
+# ruff: noqa: PTH101, PTH102, PTH208
 # (made for every trial: plain calls)
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Literal
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.sandboxes.keeping import keep_tree
 from pytest_codeprobe.sandboxes.layers import LayeredBaseline, has_links
-from pytest_codeprobe.sandboxes.mounts import mount_layers, take_off, unmount
-from pytest_codeprobe.sandboxes.trees import failed
+from pytest_codeprobe.sandboxes.mounts import mount_layers, take_off, take_point, unmount
+from pytest_codeprobe.sandboxes.trees import failed, remove_tree
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, Template
 
 
@@ -74,8 +74,8 @@ class OverlaidWorkspace(CopiedWorkspace):
         kept = keep_tree(self._folder, target, ignore)
         if isinstance(self._baseline, LayeredBaseline):
             self._baseline.upper = None
-        for path in self._let_go(str(self._folder)):
-            raise failed("the workspace could not be moved to", OSError(errno.EBUSY, os.strerror(errno.EBUSY), path), target)
+        if self._let_go(str(self._folder)) or remove_tree(self._folder):
+            raise failed("the workspace could not be moved to", OSError(errno.EBUSY, os.strerror(errno.EBUSY)), target)
         return kept
 
     def release(self) -> Sequence[str]:
@@ -87,7 +87,7 @@ class OverlaidWorkspace(CopiedWorkspace):
         try:
             unmount(point, lazily=True)
             self._mounted.remove(point)
-            os.rmdir(point)
+            take_point(point)
         except OSError:
             return [point]
         return []
