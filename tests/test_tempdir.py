@@ -273,7 +273,8 @@ def test_what_can_not_be_held_is_named() -> None:
 
 
 def test_drivers_are_chosen_by_name_without_a_fallback(context: Context) -> None:
-    assert choose("auto", context.registry, context) is choose("tempdir", context.registry, context) is BUILTIN[0]
+    assert choose("tempdir", context.registry, context) is BUILTIN[0]
+    assert choose("auto", context.registry, context).name in ("bubblewrap", "tempdir")  # what works here
     for name in ("kvm", "tempdri"):
         with pytest.raises(CodeprobeError) as caught:
             choose(name, context.registry, context)
