@@ -168,7 +168,10 @@ def test_what_can_not_be_installed(project: Project, wheels: Path, installers: M
     for name in ("one", "two"):
         project.task(name, sandbox={"setup": {"python": {"packages": ["greeter", "nowhere>=3"]}}}, agent=mark)
     project.task("npm", sandbox={"setup": {"node": {"packages": ["/nowhere/x.tgz"]}}}, agent=mark)
-    project.task("version", sandbox={"setup": {"python": {"version": "3.99"}}}, agent=mark)
+    login = "a-login-of-an-index"
+    project.task(
+        "version", sandbox={"setup": {"python": {"version": "3.99", "packages": [f"x @ git+https://{login}@127.0.0.1:9/x"]}}}, agent=mark
+    )
     project.task("fine", sandbox=GREETER, agent=IMPORTS)
     with index(wheels) as served:
         env = from_index(installers, served.url)
@@ -184,6 +187,7 @@ def test_what_can_not_be_installed(project: Project, wheels: Path, installers: M
     assert "npm could not install /nowhere/x.tgz: npm error" in reasons["npm"]
     assert "there is no Python 3.99 on PATH" in reasons["version"]
     assert TOKEN not in json.dumps(run.envelope)
+    assert not [file for file in run.folder.rglob("*") if file.is_file() and login in file.read_text(errors="replace")]
     assert not list(project.marks.iterdir())
     assert left(project) == []
 

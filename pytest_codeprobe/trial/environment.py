@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ _PLAIN = {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "SHELL"}
 _ALLOWED = frozenset({*_PLAIN, *_CERTIFICATES, *_PROXIES, *(name.lower() for name in _PROXIES)})
 #: what a session leaves in the user's own folders otherwise
 XDG = {"XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache", "XDG_DATA_HOME": ".local/share", "XDG_STATE_HOME": ".local/state"}
+_URL = re.compile(r"(?:https?|ssh)://\S+")  #: also behind `name @ ` and `git+`
 #: nothing that we start inherits these
 _OURS = ("PYTEST_", "CODEPROBE_", "_CODEPROBE_", "COV_")
 
@@ -213,7 +215,11 @@ def _python() -> tuple[str, bytes, tuple[str, ...]]:
 
 def trial_secrets(trial: Trial, context: Context) -> frozenset[str]:
     """Secret values that this trial adds to the run's."""
-    of_urls = [part for source in trial.sandbox.template_sources if source.url is not None for part in secrets_of_url(source.url)]
+    setup = trial.sandbox.setup
+    sets = [setup.python, setup.node] if setup is not None else []
+    urls = [url for packages in sets if packages is not None for package in packages.packages for url in _URL.findall(package)]
+    urls += [source.url for source in trial.sandbox.template_sources if source.url is not None]
+    of_urls = [part for url in urls for part in secrets_of_url(url)]
     return frozenset(value for value in (*_declared_secrets(trial, context).values(), *of_urls) if len(value) >= MIN_SECRET)
 
 
@@ -232,6 +238,8 @@ def _declared_secrets(trial: Trial, context: Context) -> dict[str, str]:
     passed = {**passed_through(trial, context, "agent"), **passed_through(trial, context, "grader")}
     declared = {**passed, **trial.sandbox.env, **trial.agent.env}
     found = {name: value for name, value in declared.items() if is_secret(name)}
+    if trial.sandbox.docker is not None:
+        found |= {f"{name} of the image": value for name, value in trial.sandbox.docker.build_args.items() if is_secret(name)}
     user = trial.simulation.agent if trial.simulation is not None else None
     if user is not None:
         found |= {f"{name} of the simulated user": value for name, value in user.env.items() if is_secret(name)}
