@@ -43,6 +43,7 @@ TRIES = {
     "write where programs are": "touch /usr/bin/planted && ls /usr/bin/planted",
     "write into /etc": "echo x >> /etc/hosts.planted && cat /etc/hosts.planted",
     "read the passwords": "cat /etc/shadow",
+    "write into no folder of its own": "for f in / /etc/ssh /etc/ssl/private; do touch $f/planted && ls $f/planted; done",
     "mount anew": "mount -o remount,rw /usr && echo mounted; umount /usr && echo unmounted",
     "reach a server of this machine, network off": '{python} -c "' + _CONNECT + '"',
     "reach a socket without a file of this machine, network off": f'{{python}} -c "{_ABSTRACT}"',

@@ -93,9 +93,10 @@ class BubblewrapSandbox(BaseSandbox):
         argv = [
             "/bin/sh", "-c", _STATUS, "bwrap", str(status), self._program, "--json-status-fd", "3",
             *walls(network=self.trial.sandbox.network != "off" and command.door is None, room_mb=self.trial.sandbox.limits.disk_mb),
-            *(word for place in hidden for word in ("--size", str(_TMP_BYTES), "--tmpfs", str(place))),
+            *(word for place in hidden for word in ("--tmpfs", str(place))),
             *(word for place in narrowed(shown, hidden) for word in ("--ro-bind", os.path.realpath(place), str(place))),
             *(word for place in own for word in ("--bind", str(place), str(place))),
+            *(word for place in ("/", "/dev", *map(str, hidden)) for word in ("--remount-ro", place)),  # of no bounded size
             "--chdir", str(inside), "--", *through, str(program), *command.argv[1:],
         ]  # fmt: skip
         return Enclosed(argv, "/", lambda process: _Watched(process, status, stderr))
@@ -174,7 +175,7 @@ def walls(*, network: bool, room_mb: int | None = None) -> Iterator[str]:
         yield "--unshare-net"
     for place in ("/tmp", "/var", "/run"):
         yield from ("--size", str(size), "--tmpfs", place)
-    yield from ("--dir", "/var/tmp", "--proc", "/proc", "--dev", "/dev")
+    yield from ("--dir", "/var/tmp", "--proc", "/proc", "--dev", "/dev", "--size", str(size), "--tmpfs", "/dev/shm")
     for place in SYSTEM:
         if Path(place).is_dir():
             yield from ("--ro-bind", place, place)
@@ -188,7 +189,7 @@ def walls(*, network: bool, room_mb: int | None = None) -> Iterator[str]:
             yield from ("--ro-bind", os.devnull, place)
     for place in HIDDEN_FOLDERS:
         if Path(place).is_dir():
-            yield from ("--tmpfs", place)
+            yield from ("--tmpfs", place, "--remount-ro", place)
 
 
 class BubblewrapDriver:
