@@ -331,6 +331,11 @@ class BaseSandbox:
         """Copy the workspace to `target`, which does not exist yet."""
         return self._laid().keep(target, ignore)
 
+    @property
+    def renames(self) -> bool:
+        """Whether move() can be cheaper than keep(): else what is kept directly is a copy, and the workspace stays."""
+        return self._laid().renames
+
     def move(self, target: Path, ignore: Sequence[str]) -> Literal["whole", "partial"]:
         """As keep(), but by rename where it can be."""
         return self._laid().move(target, ignore)

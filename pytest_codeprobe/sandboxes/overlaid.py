@@ -30,6 +30,8 @@ class OverlaidWorkspace(CopiedWorkspace):
     does not tell whether it is in use.
     """
 
+    renames = False
+
     def __init__(self, template: Template, folder: Path, private: Path, layers: Path, idle: Callable[[], bool]) -> None:
         super().__init__(template, folder, private)
         self._layers, self._idle = layers, idle

@@ -52,6 +52,10 @@ _MAKING = threading.Lock()
 class Workspace(Protocol):
     """How a workspace comes to be and what became of it. Another way than a copy, such as an overlay, has the same face."""
 
+    @property
+    def renames(self) -> bool:
+        """Whether move() can be cheaper than keep()."""
+
     def lay_out(self) -> None:
         """Fill the empty workspace folder from the template."""
 
@@ -258,6 +262,8 @@ def _measured(tree: Path, repositories: Sequence[Path]) -> Template:
 
 class CopiedWorkspace:
     """A workspace that is a copy of its template, whose changes are found by stat."""
+
+    renames = True
 
     def __init__(self, template: Template, folder: Path, private: Path) -> None:
         find_git()  # what the diff will need is better missed before the agent is paid for
