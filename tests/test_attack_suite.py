@@ -56,6 +56,18 @@ def test_nothing_is_forged(project: Project, tmp_path: Path, driver: str) -> Non
         subprocess.run(["rm", "-rf", str(run.folder.resolve())], check=True)
 
 
+@pytest.mark.parametrize("driver", DRIVERS[:2])
+def test_rights_taken_away_from_an_ordinary_user(project: Project, tmp_path: Path, driver: str) -> None:
+    """Who runs pytest as root is hindered by no file's mode; others are, in the harness's own process too."""
+    attacks = {words: attack for words, attack in FORGERIES.items() if "enter" in words or "FIFO" in words}
+    lay(project, attacks, tmp_path / "outside")
+    somebody = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--") if os.geteuid() == 0 else ()
+    flags = ("--codeprobe-agent=command", f"--codeprobe-driver={driver}", "--codeprobe-jobs=3")
+    run = project.start("tasks", *flags, prefix=somebody).wait(120).assert_consistent()
+    assert run.statuses == {name_of(words): "failed" for words in attacks}, run.output
+    assert not list(Path(project.environment["TMPDIR"]).glob("codeprobe-*"))
+
+
 #: fill the disk and leave it full, in one file, in many, in what is none any more but open, and where the harness writes its logs
 FILLS = {
     "one-file": "dd if=/dev/zero of=big bs=1M",

@@ -130,6 +130,7 @@ class TrialGrading:
         agent's code. VERIFIER_FAILED where what grades is no longer what it was before the session.
         """
         self._untouched()
+        self._open_up()
         if self._used:
             put_back(self._sandbox, self.trial.sandbox.protected)
             self._place.lay_anew()
@@ -155,6 +156,7 @@ class TrialGrading:
 
     def run(self, command: Command, *, timeout: float, output_bytes: int = 1 << 20) -> CommandResult:
         """See the protocol."""
+        self._used = True
         self._open_up()
         result = self._sandbox.run(self._shown(command), role="grader", timeout=self.time_left(timeout), output_bytes=output_bytes)
         if result.exit.stopped is not None:
@@ -162,8 +164,7 @@ class TrialGrading:
         return result
 
     def _open_up(self) -> None:
-        """A process is about to start. The agent, or its code in another one, may have taken the right to enter the workspace away."""
-        self._used = True
+        """The agent, or its code in a grader's process, may have taken everybody's right to enter the workspace away."""
         with contextlib.suppress(OSError):
             mode = os.lstat(self.workspace).st_mode
             if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:
@@ -171,6 +172,7 @@ class TrialGrading:
 
     def start(self, command: Command, *, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
         """See the protocol."""
+        self._used = True
         self._open_up()
         process = self._sandbox.start(self._shown(command), role="grader", stdout=stdout, stderr=stderr, limits=limits)
         self._live.append(process)
