@@ -194,10 +194,17 @@ def test_docker_is_asked_in_its_own_words(project: Project) -> None:
     docker.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" | tr "\\n" " " >> {log}; echo >> {log}\nexec podman "$@"\n')
     docker.chmod(0o755)
     project.write("pytest.ini", f"[pytest]\ncodeprobe_engine = {docker}\n")
-    agent, own = scripted({"run": "printenv MY_TOKEN > out.txt; sleep 60"}), {"env": {"MY_TOKEN": "s3cret-value-of-mine"}, "network": "off"}
+    agent, own = (
+        scripted({"run": "printenv MY_TOKEN > out.txt; printenv report host > env.txt; sleep 60"}),
+        {
+            "env": {"MY_TOKEN": "s3cret-value-of-mine", "report": "of the task", "host": "too"},
+            "network": "off",
+        },
+    )
     project.task("t", sandbox=own, agent=agent, run_limits={"task_timeout": 4}, success_criteria=OUT)
     run = project.run("tasks", AGENT).assert_consistent()
     assert run.statuses == {"t": "passed"}, run.output
+    assert (run.trial("t") / "artifacts/env.txt").read_text() == "of the task\ntoo\n"
     lines = log.read_text().splitlines()
     said = {line.split()[0] for line in lines}
     assert said == {"ps", "image", "run", "exec", "rm"}

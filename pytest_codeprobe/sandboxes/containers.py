@@ -20,26 +20,26 @@ _MOST = 1 << 16  #: bytes of a report that are read
 _LOOK_EVERY = 1.0  #: seconds between two questions where the container is
 
 #: the first process in a container: sets the environment, runs the command, then says in the report what the kernel counted. Nothing
-#: but the shell's own words after the start, since a limit of processes may be used up.
+#: but the shell's own words after the start, since a limit of processes may be used up. Its names are none of a task's variables.
 FIRST = r"""
-report=$2; . "$1"; own=$3; host=$4; door=$5; children=$6; shift 6
+. "$1"; _report=$2; _own=$3; _host=$4; _door=$5; _children=$6; shift 6
 ulimit -c 0
-echo ran >>"$report"
-if [ -n "$own" ]; then
-    if command -v "$own" >/dev/null 2>&1; then shift; set -- "$own" "$@"
-    elif [ -n "$host" ]; then shift; set -- "$host" "$@"
-    elif [ "$own" = python3 ]; then echo no-python >>"$report"; exit 127
+echo ran >>"$_report"
+if [ -n "$_own" ]; then
+    if command -v "$_own" >/dev/null 2>&1; then shift; set -- "$_own" "$@"
+    elif [ -n "$_host" ]; then shift; set -- "$_host" "$@"
+    elif [ "$_own" = python3 ]; then echo no-python >>"$_report"; exit 127
     fi
 fi
-if [ -n "$door" ] && command -v python3 >/dev/null 2>&1 && program=$(command -v "$1"); then
-    shift; set -- python3 -I -S -B "$children/door.py" "$door" PORT "$program" "$@"
+if [ -n "$_door" ] && command -v python3 >/dev/null 2>&1 && _program=$(command -v "$1"); then
+    shift; set -- python3 -I -S -B "$_children/door.py" "$_door" PORT "$_program" "$@"
 fi
 exec 9>&2 2>/dev/null  # a shell tells of signals that ended what it runs
 ( exec "$@" 2>&9 9>&- ); status=$?
-stopping=; while read -r key value; do [ "$key" = stopping ] && stopping=yes; done <"$report"
+stopping=; while read -r key value; do [ "$key" = stopping ] && stopping=yes; done <"$_report"
 while [ -n "$stopping" ]; do set -- /proc/[0-9]*; [ $# -gt 1 ] && sleep 0.1 || break; done
 count() { [ -r "$2" ] && while read -r key value; do
-    [ "$key" = "$3" ] && [ "$value" -gt 0 ] && echo "$1 $value" >>"$report"
+    [ "$key" = "$3" ] && [ "$value" -gt 0 ] && echo "$1 $value" >>"$_report"
 done <"$2"; return 0; }
 top=/sys/fs/cgroup
 for file in $top/memory/memory.oom_control $top/memory.events; do count memory_mb $file oom_kill; done
