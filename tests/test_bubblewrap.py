@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_codeprobe.sandboxes.visible import covered, narrowed, program_places
+from pytest_codeprobe.sandboxes.visible import covered, harness, narrowed, program_places
 from tests import containers
 from tests.doc_pages import DOCS, rows, section
 from tests.enclosures import HELD, NOT_TRIED, TRIES, lay, name_of, server
@@ -176,6 +176,14 @@ def test_programs_and_what_they_are_made_of(tmp_path: Path) -> None:
     places = [Path("/usr/share/doc"), Path("/usr/share"), tmp_path, Path("/usr"), Path("/usr/nowhere")]
     assert covered(places) == [Path("/usr/share")]
     assert list(narrowed([Path("/usr/share/doc"), Path("/usr/bin")], [Path("/usr/share")])) == [Path("/usr/share/doc")]
+
+
+def test_an_environment_in_the_repository_shows_no_more_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    shown = harness.__wrapped__()
+    assert tmp_path / "lib" in shown
+    assert tmp_path not in shown
 
 
 def test_for_an_ordinary_user(project: Project) -> None:

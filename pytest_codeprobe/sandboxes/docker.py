@@ -320,7 +320,7 @@ class DockerDriver:
         if config is None or config.image is None or isinstance(engine := self._engines.get(context), str):
             return None
         with self._lock:
-            if config.image not in self._ids:
+            if self._ids.get(config.image) is None:  # or it may have been fetched since
                 self._ids[config.image] = known_id(engine, config.image)
             return self._ids[config.image]
 

@@ -30,7 +30,10 @@ def own_python() -> str:
 def harness() -> tuple[Path, ...]:
     """The interpreter that runs pytest, its base, and our own programs that run inside."""
     base = Path(own_python())
-    places = [Path(sys.prefix), Path(sys.base_prefix), *([base.parent.parent] if base.parent.name == "bin" else [base]), _CHILDREN]
+    own = Path(sys.prefix)
+    is_made = (own / "pyvenv.cfg").is_file()  # some make it in their repository: of that nothing else is shown
+    parts = [own / name for name in ("pyvenv.cfg", "bin", "lib", "lib64")] if is_made else [own]
+    places = [*parts, Path(sys.base_prefix), *([base.parent.parent] if base.parent.name == "bin" else [base]), _CHILDREN]
     return tuple(dict.fromkeys(places))
 
 
