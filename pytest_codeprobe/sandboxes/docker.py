@@ -333,8 +333,6 @@ class DockerDriver:
         missing += [(f"sandbox.setup.{name}", "driver tempdir or bubblewrap: a container has its image's packages") for name in setup]
         if config.network not in ("on", "off"):
             missing.append(("sandbox.network", "a driver with a gateway"))
-        if config.setup is not None and (config.setup.python is not None or config.setup.node is not None):
-            missing.append(("sandbox.setup", "driver bubblewrap or tempdir: an image brings its packages itself"))
         return missing
 
     def create(self, trial: Trial, context: Context) -> DockerSandbox:
