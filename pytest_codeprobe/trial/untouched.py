@@ -43,8 +43,8 @@ class Untouched:
         raise CodeprobeError(
             "VERIFIER_FAILED",
             f"what grades this trial was changed while it ran: {', '.join(one_line(path, 200) for path in changed[:_SHOWN])}{more}",
-            remediation="Let these files alone while it runs, also by its own commands, and run it again. Under driver tempdir the session can "
-            "write there, too: look at what it did, and take `--codeprobe-driver bubblewrap`.",
+            remediation="Let these files alone while it runs, also by its own commands, and run it again. Under driver tempdir the session "
+            "can write there, too: look at what it did, and take `--codeprobe-driver bubblewrap`.",
         )
 
     def _seen(self) -> dict[str, str]:
