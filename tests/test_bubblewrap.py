@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_codeprobe.sandboxes.visible import covered, harness, narrowed, program_places
+from pytest_codeprobe.sandboxes.visible import covered, harness, narrowed, program_places, roots_own
 from tests import containers
 from tests.doc_pages import DOCS, rows, section
 from tests.enclosures import HELD, NOT_TRIED, TRIES, lay, name_of, server
@@ -184,6 +184,21 @@ def test_an_environment_in_the_repository_shows_no_more_of_it(tmp_path: Path, mo
     shown = harness.__wrapped__()
     assert tmp_path / "lib" in shown
     assert tmp_path not in shown
+
+
+def test_what_only_root_may_read_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, mode in {"open.conf": 0o644, "key": 0o640, "keys/inner": 0o644, "more/pem": 0o600}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "keys").chmod(0o750)
+    (tmp_path / "more").chmod(0o755)
+    (tmp_path / "link").symlink_to("key")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    files, folders = roots_own.__wrapped__(str(tmp_path))
+    assert (sorted(files), list(folders)) == ([f"{tmp_path}/key", f"{tmp_path}/more/pem"], [f"{tmp_path}/keys"])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert not any(roots_own.__wrapped__(str(tmp_path)))
 
 
 def test_for_an_ordinary_user(project: Project) -> None:

@@ -36,6 +36,7 @@ from pytest_codeprobe.sandboxes.visible import (
     own_python,
     program_places,
     resolver,
+    roots_own,
 )
 from pytest_codeprobe.sandboxes.workspace import TemplateStore
 from pytest_codeprobe.text import one_line
@@ -184,11 +185,12 @@ def walls(*, network: bool, room_mb: int | None = None) -> Iterator[str]:
             yield from ("--symlink", str(Path(place).readlink()), place)
         elif Path(place).is_dir():
             yield from ("--ro-bind", place, place)
-    for place in HIDDEN_FILES:
+    files, folders = roots_own()
+    for place in sorted(files.union(HIDDEN_FILES)):
         if Path(place).exists():
             yield from ("--ro-bind", os.devnull, place)
-    for place in HIDDEN_FOLDERS:
-        if Path(place).is_dir():
+    for place in sorted(folders.union(HIDDEN_FOLDERS)):
+        if Path(place).is_dir() and folders.isdisjoint(map(str, Path(place).parents)):
             yield from ("--tmpfs", place, "--remount-ro", place)
 
 

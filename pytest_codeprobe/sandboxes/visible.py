@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +21,22 @@ HIDDEN_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", 
 HIDDEN_FOLDERS = ("/etc/sudoers.d", "/etc/ssh", "/etc/ssl/private", "/etc/docker", "/etc/kubernetes")
 _CHILDREN = Path(__file__).resolve().parents[1] / "children"
 _SHEBANGS = 4  #: interpreters of interpreters
+
+
+@functools.cache
+def roots_own(top: str = "/etc") -> tuple[frozenset[str], frozenset[str]]:
+    """Files and folders there that only root may read, where we are root: anybody else can't read them anyway."""
+    files, folders = set[str](), set[str]()
+    for place, below, names in os.walk(top) if os.geteuid() == 0 else ():
+        for name in (*below, *names):
+            with contextlib.suppress(OSError):
+                mode = os.lstat(path := f"{place}/{name}").st_mode
+                if stat.S_ISDIR(mode) and mode & 0o5 != 0o5:
+                    folders.add(path)
+                elif stat.S_ISREG(mode) and not mode & 0o4:
+                    files.add(path)
+        below[:] = [name for name in below if f"{place}/{name}" not in folders]
+    return frozenset(files), frozenset(folders)
 
 
 def own_python() -> str:
