@@ -73,7 +73,7 @@ def test_what_grades_is_what_it_was(project: Project) -> None:
         )
     for which in (TO_WHAT_GRADES, [f"{name}-later" for name in TO_WHAT_GRADES]):
         files = [f"tasks/{name.removesuffix('-later')}/{'later' if name.endswith('-later') else name}.yaml" for name in which]
-        run = project.run(*files, "--codeprobe-agent=scripted", "--codeprobe-driver=tempdir", mode="jobs").assert_consistent()
+        run = project.run(*files, "--codeprobe-agent=scripted", "--codeprobe-driver=tempdir").assert_consistent()
         told = {name: (e["status"], e["code"]) for name, e in run.finished.items()}
         spoilt = ("error", "VERIFIER_FAILED")
         assert told == {name: ("failed", None) if name.startswith("nothing") else spoilt for name in which}, run.output
