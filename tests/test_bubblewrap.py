@@ -108,7 +108,7 @@ def test_what_of_this_machine_is_shown(project: Project, tmp_path: Path) -> None
 
 
 def test_programs_that_commands_start_are_shown(project: Project, tmp_path: Path) -> None:
-    """Of pre_run and criteria, as far as their text tells; by the PATH of pytest's user, and not what the agent put there."""
+    """Those that the text of pre_run, criteria and solution names, wherever; not what the agent put there. And certificates."""
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "key").write_text("enclosure-s3cret-value")
@@ -117,15 +117,35 @@ def test_programs_that_commands_start_are_shown(project: Project, tmp_path: Path
         (tools / name).chmod(0o755)
     path = {"PATH": f"bin:{tools}:/usr/bin:/bin"}
     planted = {"write": {"path": "bin/planted", "content": f"#!{tools}/key\n"}}
-    shown = {"type": "run_command", "command": f"mytool && planted; cat {tools}/key; command -v other", "expected_exit_code": 127}
-    before = [{"command": "mytool > before.txt"}]
+    unnamed = f"cat {tools}/key; command -v oth''er || o''ther"
+    shown = {"type": "run_command", "command": f"set -e\nmytool || exit 1\nset +e; planted; {unnamed}", "expected_exit_code": 127}
+    before = [{"command": f"# first\nif true; then {tools}/mytool; fi > before.txt; cat $SSL_CERT_FILE > ca.txt"}]
+    (tmp_path / "ca.pem").write_text("a certificate")
+    project.environment |= {"SSL_CERT_FILE": str(tmp_path / "ca.pem"), "PATH": f"{tools}:{os.environ['PATH']}"}
     agent = scripted(planted, {"run": "chmod +x bin/*; mytool"})
     project.task("t", pre_run=before, agent=agent, sandbox={"env": path}, success_criteria=[shown])
     run = project.run("tasks", "--codeprobe-agent=scripted", DRIVER).assert_consistent()
     assert run.statuses == {"t": "passed"}, run.output
     evidence = run.result("t")["criteria"][0]["evidence"]
     assert evidence["stdout"] == "mytool\n"
-    assert [line.rpartition(": ")[2] for line in evidence["stderr"].splitlines()] == ["not found", "No such file or directory"]
+    said = [line.rpartition(": ")[2] for line in evidence["stderr"].splitlines()]
+    assert said == ["not found", "No such file or directory", "not found"]
+    kept = run.trial("t") / "artifacts"
+    assert [(kept / name).read_text() for name in ("before.txt", "ca.txt")] == ["mytool\n", "a certificate"]
+    project.task("t", solution={"script": "out=$(mytool) && echo $out > out.txt"}, sandbox={"env": path})
+    assert project.run("tasks", "--codeprobe-agent=oracle", DRIVER).statuses == {"t": "passed"}
+    miss = {"type": "run_command", "command": "oth''er"}
+    project.task("t", agent=scripted(WRITE), success_criteria=[miss])
+    project.write("pytest.ini", f"[pytest]\ncodeprobe_bind = {tools}/gone ~\n")
+    missed = project.run("tasks", "--codeprobe-agent=scripted", DRIVER)
+    assert (
+        f"(other is in {tools}, which the sandbox does not show: name it in ini codeprobe_bind)"
+        in missed.result("t")["criteria"][0]["explanation"]
+    )
+    assert [w.partition(" ")[2].rpartition("/")[2] for w in missed.envelope["warnings"]] == [
+        "gone does not exist",
+        f"{Path.home().name} is never shown as a whole: name what is needed of it",
+    ]
 
 
 def test_auto_is_bubblewrap_where_it_works(project: Project, mode: str) -> None:

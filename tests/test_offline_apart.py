@@ -89,6 +89,11 @@ def test_allowed_hosts_and_who_needs_a_model(project: Project) -> None:
         }
         assert asked.asked == 1
         assert set(users.asked) == {"allowed.test:80"}
+        project.task("off", agent=scripted({"run": f"{get} > out.txt"}), sandbox={"network": "off"})
+        off = project.run("tasks/off.yaml", "--codeprobe-agent=scripted", *FLAGS)
+        assert off.finished["off"]["code"] == "OFFLINE_NET_ATTEMPT"  # off is off, whatever is allowed to others
+        assert (off.trial("off") / "artifacts/out.txt").read_text() == "403"
+        assert len(users.asked) == 4
     for name, run in runs.items():
         assert run.assert_consistent().statuses == {name: "passed"}, run.output
     assert (runs["command"].trial("command") / "artifacts/out.txt").read_text() == "b'yes'\n502"

@@ -38,7 +38,8 @@ class Oracle(Agent):
         trial = request.trial
         solution = trial.solution
         if solution is not None and solution.script is not None:
-            return SessionCommand(argv=("/bin/sh", "-c", solution.script), env=_variables(request), reads=trial.places())
+            argv = ("/bin/sh", "-c", solution.script)
+            return SessionCommand(argv=argv, env=_variables(request), reads=trial.places(), mentions=solution.script)
         if solution is not None and solution.patch is not None:
             return _apply(Path(solution.patch), request.sandbox.tmp / "solution.patch")
         directory = solution.directory if solution is not None else trial.reference.directory if trial.reference is not None else None

@@ -59,6 +59,7 @@ class SessionCommand:
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes | None = None
     reads: Sequence[Path] = ()  #: files and folders beside the sandbox that it needs, read-only
+    mentions: str = ""  #: text of the task's author in which programs may be named that it needs, see Command
     files: Mapping[Path, bytes] = field(default_factory=dict)  #: written (mode 0600) before the start; in home or tmp
     secrets: frozenset[str] = frozenset()  #: values in `env` and `files` that must not leave the trial
 

@@ -100,7 +100,7 @@ class Command:
     stdin: bytes | None = None  #: content of standard input; None: /dev/null
     stdin_fd: int | None = None  #: instead of `stdin`: an open descriptor, such as one end of a socketpair
     reads: Sequence[Path] = ()  #: files and folders beside the sandbox that it needs; a driver that isolates shows them read-only
-    programs: Sequence[str] = ()  #: names of those that it will start out of the PATH, as far as is known; shown like the first of `argv`
+    mentions: str = ""  #: the task's text of it: what is named there and is a program of this machine is shown like the first of `argv`
     door: Path | None = None  #: a folder: the process tree has a network of its own, whose proxy is served from outside through it
     warm: WarmProgram | None = None  #: a fork of this does the same as `argv`, sooner; for drivers that can
 

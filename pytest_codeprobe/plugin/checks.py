@@ -15,6 +15,7 @@ from pytest_codeprobe.run.asking import ask_versions
 from pytest_codeprobe.run.folder import prepare_place
 from pytest_codeprobe.sandboxes import choose, registered
 from pytest_codeprobe.sandboxes.openfiles import make_room
+from pytest_codeprobe.sandboxes.visible import never_bound
 from pytest_codeprobe.tasks.availability import check_driver
 
 _VERSION_SECONDS = 10.0  #: that a CLI has to tell its version
@@ -187,6 +188,9 @@ def _check_driver_here(live: Live, plan: Collection[PlannedTrial]) -> None:
         return
     if live.state.options.driver is not None:
         choose(live.state.options.driver, live.registry, live.context)
+    for name in live.state.options.bind if any(trial.starts for trial in plan) else ():
+        if (why := never_bound(Path(name))) is not None:
+            live.warn(f"codeprobe_bind: {name} {why}")
     if any(trial.starts and trial.driver == "auto" for trial in plan) and (why := live.auto[1]) is not None:
         live.warn(
             f"sandbox: trials run under driver {live.auto[0]}, which is no security boundary: {why} "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from pytest_codeprobe.sandboxes.visible import (
     HIDDEN_FOLDERS,
     SYSTEM,
     TOP,
+    certificates,
     covered,
     found,
     harness,
@@ -44,6 +46,8 @@ from pytest_codeprobe.text import one_line
 PROGRAM = "bwrap"
 _TMP_BYTES = 1 << 30  #: of /tmp and the like inside, each; TMPDIR is on disk
 _PROBE_SECONDS = 20.0
+_WORD = re.compile(r"[\w./+@%:,-]+")  #: as long as a name of a program can be, wherever it stands: to show one too many is no harm
+_WORDS = 1000  #: that are looked up
 _PAUSES = (0.0, 0.1, 0.4)  #: seconds before each try
 _DOOR = Path(__file__).resolve().parents[1] / "children" / "door.py"
 #: parts of the private folder that a role works in, beside the workspace
@@ -82,7 +86,7 @@ class BubblewrapSandbox(BaseSandbox):
         if not program.exists():
             raise FileNotFoundError(2, os.strerror(2), str(program))
         own = [self.workspace, *(self.root / part for part in _PARTS_OF[role] if (self.root / part).is_dir())]
-        shown = [*harness(), *resolver(), *map(Path, self.context.options.bind), *command.reads]
+        shown = [*harness(), *resolver(), *map(Path, self.context.options.bind), *command.reads, *certificates(command.env)]
         for path in (program, *_those_there(command, inside)):
             if not path.is_relative_to(self.root):  # what lies there may be the agent's, who names no place of ours
                 shown += program_places(path, command.env)
@@ -110,10 +114,13 @@ class BubblewrapSandbox(BaseSandbox):
 
 
 def _those_there(command: Command, folder: Path) -> Iterator[Path]:
-    """The files of the command's programs; what is not on PATH is for the command itself to miss."""
-    for name in command.programs:
-        with contextlib.suppress(FileNotFoundError):
-            yield found(name, command.env, folder)
+    """The files of programs that the command's text names; what is not there is for the command itself to miss."""
+    for word in list(dict.fromkeys(_WORD.findall(command.mentions)))[:_WORDS]:
+        with contextlib.suppress(OSError, ValueError):
+            if "/" not in word:
+                yield found(word, command.env, folder)
+            elif word.startswith("/") and Path(word).is_file() and os.access(word, os.X_OK):
+                yield Path(word)
 
 
 class _Watched:

@@ -32,7 +32,7 @@ from pytest_codeprobe.sandboxes.images import Image, Images, known_id
 from pytest_codeprobe.sandboxes.leftout import what_grades
 from pytest_codeprobe.sandboxes.room import Room, charged
 from pytest_codeprobe.sandboxes.room import unheld as room_unheld
-from pytest_codeprobe.sandboxes.visible import TOP, found, narrowed, program_places
+from pytest_codeprobe.sandboxes.visible import CERTIFICATES, TOP, certificates, found, narrowed, program_places
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
 
 _TMP = "size=1g,mode=1777"  #: of /tmp and the like inside, each; TMPDIR is on disk
@@ -41,7 +41,6 @@ _CHILDREN = Path(__file__).resolve().parents[1] / "children"
 _ENVIRONMENT = "/run/codeprobe/environment"  #: a file in each container
 _NOT_SEEN = "docker's service does not see what is mounted for this process"
 _GRACE = 5.0  #: seconds between TERM and KILL once a limit is hit
-_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 _OF_HOST = ("SHELL", "USER", "LOGNAME")  #: variables that say something of this machine only
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_SHELLS = frozenset(
@@ -147,8 +146,7 @@ class DockerSandbox(BaseSandbox):
         env, odd = self._environment(command.env, image, inside)
         settings = self.logs / f"environment-{number}"
         _write(settings, "".join(f"export {k}={shlex.quote(v)}\n" for k, v in env.items()))
-        certificates = [Path(env[k]) for k in _CERTIFICATES if env.get(k, "").startswith("/")]
-        reads = [_CHILDREN, *shown, *command.reads, *([command.door] if command.door is not None else []), *certificates]
+        reads = [_CHILDREN, *shown, *command.reads, *([command.door] if command.door is not None else []), *certificates(env)]
         binds = [
             *((path, path, True) for path in _outermost(reads)),
             *((path, path, False) for path in own),
@@ -221,7 +219,7 @@ class DockerSandbox(BaseSandbox):
         """
         host = self.context.environ
         env = {k: v for k, v in given.items() if k not in _OF_HOST or v != host.get(k)}
-        env = {k: v for k, v in env.items() if k not in _CERTIFICATES or v != host.get(k) or Path(v).exists()}
+        env = {k: v for k, v in env.items() if k not in CERTIFICATES or v != host.get(k) or Path(v).exists()}
         if "PWD" in env:
             env["PWD"] = str(cwd)
         if "PATH" in env:

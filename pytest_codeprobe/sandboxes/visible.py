@@ -19,6 +19,7 @@ TOP = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 #: files and folders of /etc that only the system's own programs read
 HIDDEN_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/krb5.keytab")
 HIDDEN_FOLDERS = ("/etc/sudoers.d", "/etc/ssh", "/etc/ssl/private", "/etc/docker", "/etc/kubernetes")
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 _CHILDREN = Path(__file__).resolve().parents[1] / "children"
 _SHEBANGS = 4  #: interpreters of interpreters
 
@@ -80,6 +81,13 @@ def narrowed(places: Iterable[Path], hidden: Sequence[Path] = ()) -> Iterator[Pa
         if not any(place.is_relative_to(other) and not _between(other, place, hidden) for other in shown):
             shown.append(place)
             yield place
+
+
+def never_bound(place: Path) -> str | None:
+    """Why nothing is shown of what was asked for, as the end of a sentence; None if it is."""
+    if not place.exists():
+        return "does not exist"
+    return None if any(narrowed([place], [place])) else "is never shown as a whole: name what is needed of it"
 
 
 def _between(outer: Path, place: Path, hidden: Iterable[Path]) -> bool:
@@ -150,6 +158,11 @@ def _interpreter(program: Path, env: Mapping[str, str]) -> Path | None:
         where = shutil.which(named, path=env.get("PATH", os.defpath)) if named else None
         return Path(where) if where else None
     return Path(words[0]) if words and words[0].startswith("/") else None
+
+
+def certificates(env: Mapping[str, str]) -> list[Path]:
+    """Files and folders that variables of an environment name, by which programs know whom they talk to."""
+    return [Path(env[name]) for name in CERTIFICATES if env.get(name, "").startswith("/")]
 
 
 def resolver() -> Sequence[Path]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Literal
 
-from pytest_codeprobe.criteria.command.programs import programs_of
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.context import Context
+from pytest_codeprobe.model.hints import not_shown
 from pytest_codeprobe.model.result import LimitHit
 from pytest_codeprobe.model.sandbox import RESOURCES, Command, CommandResult, Sandbox
 from pytest_codeprobe.model.trial import Trial
@@ -50,7 +51,7 @@ class TaskCommands:
             environment = with_host(self._trial, self._context, environment)
         try:
             reads = [*self._trial.places(), *setup_of(self._trial, self._context).places(sandbox)]
-            shell = Command(argv=["/bin/sh", "-c", command], env=environment, reads=reads, programs=programs_of(command))
+            shell = Command(argv=["/bin/sh", "-c", command], env=environment, reads=reads, mentions=command)
             result = sandbox.run(shell, role=role, timeout=timeout)
         except OSError as error:
             raise CodeprobeError("SANDBOX_FAILED", f"{command!r} could not be started: {error.strerror}") from error
@@ -101,10 +102,14 @@ class TaskCommands:
                 why = "took too long" if result.exit.cause == "timeout" else f"exited {result.exit.status}"
                 raise CodeprobeError(
                     "SANDBOX_FAILED",
-                    f"pre_run {entry.command!r} {why}: {(result.stderr or result.stdout).strip()}",
+                    f"pre_run {entry.command!r} {why}: {(result.stderr or result.stdout).strip()}{not_shown(result.stderr, self._path)}",
                     remediation="Correct the command, raise its timeout, or set fail_on_error: false.",
                 )
         self.post_run_due = True
+
+    @property
+    def _path(self) -> str:
+        return self._context.environ.get("PATH", os.defpath)
 
     def _check(self, until: float, left: float | None) -> None:
         if monotonic() < until:

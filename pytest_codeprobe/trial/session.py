@@ -304,7 +304,7 @@ class Session:
         self._log.info("session starts: %s", shorten(request.redact(" ".join(command.argv))))
         try:
             reads = [*command.reads, *setup_of(request.trial, request.context).places(request.sandbox)]
-            start = Command(argv=command.argv, env=environment, stdin=command.stdin, reads=reads)
+            start = Command(argv=command.argv, env=environment, stdin=command.stdin, reads=reads, mentions=command.mentions)
             return request.sandbox.start(start, role="session", stdout=self.stdout, stderr=self.stderr, limits=limits)
         except OSError as error:
             code = "SANDBOX_FAILED" if error.errno in _NO_ROOM else "AGENT_CRASHED"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from pytest_codeprobe.criteria.command.runners import CONFIGURATION, runners_of
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.base import Flag, Float, Int, Model, Text
 from pytest_codeprobe.model.criterion import Criterion, Grading, Score
+from pytest_codeprobe.model.hints import not_shown
 from pytest_codeprobe.model.sandbox import RESOURCES, Command, CommandResult
 from pytest_codeprobe.text import ending, one_line, shorten
 
@@ -158,7 +160,7 @@ class RunCommand(Criterion):
             argv=["/bin/sh", "-c", command],
             env=grading.command_environment,
             reads=grading.trial.places(),
-            programs=programs_of(self.command),
+            mentions=self.command,
         )
 
     def _ended_badly(self, result: CommandResult, seconds: float, grading: Grading) -> str:
@@ -175,6 +177,7 @@ class RunCommand(Criterion):
         hint = ""
         if result.exit.status == 1 and (missing := _NO_MODULE.findall(result.stderr)) and re.match(r"\s*python3?\b", self.command):
             hint = f" ({_PLAIN_PYTHON}; it has no {one_line(missing[-1], 80)})"
+        hint = hint or not_shown(result.stderr, grading.context.environ.get("PATH", os.defpath))
         tail = ending(one_line(ending(result.stderr.strip() or result.stdout.strip(), 10_000), 10_000), 300)
         return f"exit code {result.exit.status}, expected {self.expected_exit_code}" + (f": {tail}" if tail else "") + hint
 

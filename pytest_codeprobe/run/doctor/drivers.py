@@ -11,7 +11,7 @@ from typing import Literal
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.sandbox import Driver, ProcessLimits
 from pytest_codeprobe.run.doctor.check import Check, Subject
-from pytest_codeprobe.sandboxes import choose
+from pytest_codeprobe.sandboxes import best, choose
 from pytest_codeprobe.sandboxes.cgroups import held
 from pytest_codeprobe.sandboxes.hierarchies import Place
 from pytest_codeprobe.sandboxes.mounts import room_unusable
@@ -26,7 +26,17 @@ def checks(subject: Subject) -> Iterator[tuple[str, Callable[[], Sequence[Check]
     """Name and work of each."""
     for name, driver in sorted(subject.context.registry.drivers.items()):
         yield f"driver.{name}", lambda driver=driver: [_driver(subject, driver), *_path(subject, driver)]  # type: ignore[misc]  # mypy can't infer a default's type
+    yield "driver", lambda: [_auto(subject)]
     yield "limits", _limits
+
+
+def _auto(subject: Subject) -> Check:
+    """What a run's trials get that name no driver."""
+    name, why = best(subject.context.registry, subject.context)
+    if why is None:
+        return Check(name="driver", status="pass", message=f"auto, the default, is {name} here")
+    fix = "Install bubblewrap (Debian: apt install bubblewrap), or say that it is meant: --codeprobe-driver tempdir."
+    return Check(name="driver", status="warn", message=f"auto, the default, is {name} here, which is no security boundary: {why}", fix=fix)
 
 
 def _limits() -> list[Check]:
@@ -95,7 +105,7 @@ def _path(subject: Subject, driver: Driver) -> Iterator[Check]:
             name="driver.bubblewrap.path",
             status="info",
             message=f"bubblewrap: sessions don't see the programs in {', '.join(folders)}, but the agent's own CLI",
-            fix="If agents are to use some of them, name what these programs are made of in ini codeprobe_bind.",
+            fix="Name those that agents are to use, with what they are made of, in ini codeprobe_bind.",
         )
 
 

@@ -127,6 +127,8 @@ class Offline:
         return {"NODE_USE_ENV_PROXY": "1", **held}  # without it Node's own fetch goes past them
 
     def _policy_of(self, trial: Trial, role: Role) -> Policy:
+        if trial.sandbox.network == "off":  # nothing is reached, though it is heard who asks
+            return Policy(())
         if role != "session":
             return self._policy
         life = self._life(trial)
