@@ -99,9 +99,13 @@ def test_no_thread_of_a_trial_builds_a_syntax_tree(project: Project) -> None:
         {"type": "json_check", "path": "out.txt", "json_schema": {"type": "object"}, "assertions": [{"expression": "a", "expected": 1}]},
         {"type": "file_matches_regex", "path": "out.txt", "pattern": "x"}, {"type": "run_command", "command": "true"},
     ])  # fmt: skip
+    project.write("tasks/schema.json", '{"type": "object"}')
+    project.task(
+        "schema", agent=scripted(write), success_criteria=[{"type": "json_check", "path": "out.txt", "json_schema": "schema.json"}]
+    )
     run = project.run("tasks", "--codeprobe-agent=scripted", "--codeprobe-jobs=4", "-p", "no:cacheprovider")
     assert run.wrote, run.output
-    assert run.statuses["hidden-0"] == "passed", run.output
+    assert (run.statuses["hidden-0"], run.statuses["schema"]) == ("passed", "passed"), run.output
     assert (run.statuses["raises"], run.statuses["no-sandbox"], run.statuses["checks"]) == ("error", "error", "failed")
     log = (run.trial("raises") / "attempt-1" / "trial.log").read_text()
     assert "KeyError: 'a'\n" in log

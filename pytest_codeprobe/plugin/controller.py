@@ -82,7 +82,9 @@ class Controller:
         if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
         self.ending.warnings.extend(f"swept: {path}, left by a run that was killed" for path in sweep(Path(tempfile.gettempdir())))
-        self.ending.warnings.extend(f"swept: control group {group}, left by a run that was killed" for group in sweep_groups())
+        if groups := sweep_groups():
+            names = f"control group {groups[0]}" if len(groups) == 1 else f"{len(groups)} control groups, {groups[0]} among them"
+            self.ending.warnings.append(f"swept: {names}, left by a run that was killed")
         if not self._closed:
             self.gate.planned()
         self.follower.start()

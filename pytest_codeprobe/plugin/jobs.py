@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import importlib
 import itertools
 import queue
 import re
@@ -117,6 +118,7 @@ class _Loop:
         #: what a thread has to say: a trial has begun (None), or is over
         self._done: queue.SimpleQueue[TaskItem | None] = queue.SimpleQueue()
         self._stops_early = bool(session.config.getoption("maxfail"))
+        importlib.import_module("jsonschema.validators")  # of what threads may import, all that builds syntax trees: two must not at once
         self._engine = live.engine = ThreadEngine(live.jobs, self._whole)
 
     # ---- in a thread of the engine

@@ -226,7 +226,7 @@ class BubblewrapDriver:
         """What it can't hold: networks that are neither on nor off."""
         config, missing = trial.sandbox, []
         if config.network not in ("on", "off"):
-            missing.append(("sandbox.network", "a driver with a gateway"))
+            missing.append(("sandbox.network", "the gateway, which is not available yet: say on or off"))
         if config.docker is not None:
             missing.append(("sandbox.docker", "driver docker"))
         return missing

@@ -330,7 +330,7 @@ class DockerDriver:
         setup = [name for name in ("python", "node") if getattr(config.setup, name, None) is not None]
         missing += [(f"sandbox.setup.{name}", "driver tempdir or bubblewrap: a container has its image's packages") for name in setup]
         if config.network not in ("on", "off"):
-            missing.append(("sandbox.network", "a driver with a gateway"))
+            missing.append(("sandbox.network", "the gateway, which is not available yet: say on or off"))
         return missing
 
     def create(self, trial: Trial, context: Context) -> DockerSandbox:

@@ -111,6 +111,10 @@ def _failed(config: DockerConfig, why: str) -> CodeprobeError:
     return CodeprobeError(
         "SANDBOX_FAILED",
         f"{what}: {why}",
-        remediation="Make the image yourself with the engine's own command, which shows all that it says, then run again.",
+        remediation=(
+            "Correct the Dockerfile; `docker build` or `podman build` by hand shows all that it says."
+            if config.dockerfile
+            else "Correct sandbox.docker.image, or fetch it by hand (`docker pull` or `podman pull`), which shows all that the engine says."
+        ),
         detail={"image": config.image, "dockerfile": config.dockerfile},
     )
