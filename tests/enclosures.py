@@ -24,6 +24,8 @@ _ELSEWHERE = (
     "    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2)\n"
     "    try: print(s.sendto(b'x', place))\n    except OSError: pass"
 )
+_ADD_KEY = {"x86_64": 248, "aarch64": 217}.get(os.uname().machine, 0)
+_KEYRING = f"import ctypes; key = ctypes.CDLL(None).syscall({_ADD_KEY}, b'user', b'codeprobe-test', b'x', 1, -4); key < 0 or print(key)"
 _OWN = " (/dev/|/proc/|pipe:|/memfd:|anon_inode:|.*/got.txt$)"  # what the shell itself has open
 TRIES = {
     "read the task file": "cat {tasks}/read-the-task-file.yaml",
@@ -44,6 +46,7 @@ TRIES = {
     "write into /etc": "echo x >> /etc/hosts.planted && cat /etc/hosts.planted",
     "read the passwords": "cat /etc/shadow",
     "write into no folder of its own": "for f in / /etc/ssh /etc/ssl/private; do touch $f/planted && ls $f/planted; done",
+    "leave something in the user's keyring": f'{{python}} -c "{_KEYRING}"',
     "mount anew": "mount -o remount,rw /usr && echo mounted; umount /usr && echo unmounted",
     "reach a server of this machine, network off": '{python} -c "' + _CONNECT + '"',
     "reach a socket without a file of this machine, network off": f'{{python}} -c "{_ABSTRACT}"',

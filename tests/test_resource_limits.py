@@ -63,6 +63,7 @@ def test_limits_end_a_session_and_are_named(project: Project, driver: str, mode:
         "cpus": None, "enough": None, "without": None,
     }  # fmt: skip
     assert run.statuses == {**dict.fromkeys(hits, "passed"), "fail": "failed"}
+    assert "4 trials hit a limit: memory_mb 2, " in run.output
     assert run.result("fail")["reason"] == "limit memory_mb = 100 was hit (on_limit: fail)"
     assert run.result("memory")["attempts"][0]["exit_cause"] == "memory_mb"
     log = (run.trial("cpus") / "attempt-1" / "trial.log").read_text()

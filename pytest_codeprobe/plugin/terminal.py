@@ -155,6 +155,9 @@ class Terminal:
             spent += ", tokens: " + ", ".join(f"{v:,} {k.removesuffix('_tokens').replace('_', ' ')}" for k, v in known.items())
         if ending.beside() or any(f.attempts for f in finals):  # else there was nothing to pay for
             yield spent
+        if limits := Counter(f.limit_hit["name"] for f in finals if f.limit_hit is not None):
+            number = sum(limits.values())
+            yield f"{number} trial{'s' * (number != 1)} hit a limit: {', '.join(f'{name} {n}' for name, n in limits.most_common())}"
         yield from self._compared(finals)
         yield from _gates(ending.gates())
         if self.live.resume is not None:

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from pytest_codeprobe.model.network import DOOR_PORT
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, Role
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun, scratch_of
+from pytest_codeprobe.sandboxes.keyrings import keyring_filter
 from pytest_codeprobe.sandboxes.visible import (
     HIDDEN_FILES,
     HIDDEN_FOLDERS,
@@ -57,7 +59,8 @@ _PARTS_OF: Mapping[Role, tuple[str, ...]] = {
     "post_run": ("setup",),
     "grader": ("grade",),
 }
-_STATUS = 'exec 3>"$1"; shift; exec "$@"'  #: bwrap tells in a file of ours how the command ended: else the enclosure could not be made
+#: bwrap tells in a file of ours how the command ended: else the enclosure could not be made; and reads a filter, if there is one
+_START = 'exec 3>"$1"; [ -z "$2" ] || exec 4<"$2"; shift 2; exec "$@"'
 
 
 class BubblewrapSandbox(BaseSandbox):
@@ -67,9 +70,9 @@ class BubblewrapSandbox(BaseSandbox):
     wrapper = PROGRAM
     wrappers = 2  # one outside, and the first process inside
 
-    def __init__(self, trial: Trial, context: Context, templates: TemplateStore, program: str) -> None:
+    def __init__(self, trial: Trial, context: Context, templates: TemplateStore, program: str, *, filtered: bool) -> None:
         super().__init__(trial, context, templates)
-        self._program = program
+        self._program, self._filtered = program, filtered
 
     def door(self, role: Role) -> Path | None:
         """Where the run is offline and the role needs no model."""
@@ -96,7 +99,8 @@ class BubblewrapSandbox(BaseSandbox):
             through = [own_python(), "-I", "-S", "-B", str(_DOOR), str(command.door), str(DOOR_PORT)]
         status, hidden = self.logs / f"bwrap-{next(self._numbers)}", covered(self._of_users())
         argv = [
-            "/bin/sh", "-c", _STATUS, "bwrap", str(status), self._program, "--json-status-fd", "3",
+            "/bin/sh", "-c", _START, "bwrap", str(status), self._filter(), self._program, "--json-status-fd", "3",
+            *(("--seccomp", "4") if self._filtered else ()),
             *walls(network=self.trial.sandbox.network != "off" and command.door is None, room_mb=self.trial.sandbox.limits.disk_mb),
             *(word for place in hidden for word in ("--tmpfs", str(place))),
             *(word for place in narrowed(shown, hidden) for word in ("--ro-bind", os.path.realpath(place), str(place))),
@@ -105,6 +109,15 @@ class BubblewrapSandbox(BaseSandbox):
             "--chdir", str(inside), "--", *through, str(program), *command.argv[1:],
         ]  # fmt: skip
         return Enclosed(argv, "/", lambda process: _Watched(process, status, stderr))
+
+    def _filter(self) -> str:
+        """Path of the filter's file; empty where there is none."""
+        if not self._filtered:
+            return ""
+        path = self.logs / "keyrings.bpf"
+        if not path.exists():
+            path.write_bytes(keyring_filter())
+        return str(path)
 
     def _of_users(self) -> Iterator[Path]:
         """What nobody is to see who works here, wherever a machine has it."""
@@ -210,13 +223,15 @@ class BubblewrapDriver:
     def __init__(self) -> None:
         self._templates = StoreOfRun()
         self._lock = threading.Lock()
-        self._tried: dict[str | None, str | None] = {}  #: program -> why it can't be used
+        self._tried: dict[str | None, tuple[str | None, bool]] = {}  #: program -> why it can't be used, whether it takes a filter
 
     def unavailable(self, context: Context) -> str | None:
         """Found out by doing it, once in each process."""
         if sys.platform != "linux":
             return "it needs Linux"
-        program = _find(context)
+        return self._found(_find(context))[0]
+
+    def _found(self, program: str | None) -> tuple[str | None, bool]:
         with self._lock:
             if program not in self._tried:
                 self._tried[program] = _tried(program)
@@ -233,30 +248,42 @@ class BubblewrapDriver:
 
     def create(self, trial: Trial, context: Context) -> BubblewrapSandbox:
         """A new sandbox; nothing is on disk before its prepare()."""
-        return BubblewrapSandbox(trial, context, self._templates.of(context), _find(context) or PROGRAM)
+        program = _find(context)
+        return BubblewrapSandbox(trial, context, self._templates.of(context), program or PROGRAM, filtered=self._found(program)[1])
 
 
 def _find(context: Context) -> str | None:
     return shutil.which(PROGRAM, path=context.environ.get("PATH", os.defpath))
 
 
-def _tried(program: str | None) -> str | None:
-    """Why it can't be used. Tried thrice: what a machine lacks for a moment must not make a run one without walls."""
+def _tried(program: str | None) -> tuple[str | None, bool]:
+    """Why it can't be used, and whether with a filter of system calls, which not every system has.
+
+    Tried thrice: what a machine lacks for a moment must not make a run one without walls.
+    """
     if program is None:
-        return "there is no program `bwrap` on PATH: install the package bubblewrap"
-    reason = None
+        return "there is no program `bwrap` on PATH: install the package bubblewrap", False
     for wait in _PAUSES:
         time.sleep(wait)
-        if (reason := _try(program)) is None:
-            return None
-    return reason
+        if _try(program, filtered=True) is None:
+            return None, True
+    return _try(program, filtered=False), False
 
 
-def _try(program: str) -> str | None:
+def _try(program: str, *, filtered: bool) -> str | None:
     """Why it does not work, in its own words."""
-    argv = [program, *walls(network=False), "--", "/bin/sh", "-c", "exit 7"]
+    with tempfile.TemporaryFile() as file:
+        file.write(keyring_filter())
+        file.seek(0)
+        filter_by = ["--seccomp", str(file.fileno())] if filtered else []
+        return _exits(
+            [program, *filter_by, *walls(network=False), "--", "/bin/sh", "-c", "exit 7"], keep=[file.fileno()] if filtered else []
+        )
+
+
+def _exits(argv: Sequence[str], keep: Sequence[int]) -> str | None:
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_SECONDS, env={})
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_SECONDS, env={}, pass_fds=keep)
     except (OSError, subprocess.SubprocessError) as error:
         return f"`bwrap` can't be started: {error}"
     if done.returncode == 7:
