@@ -131,6 +131,16 @@ def test_another_experiment_is_told_before_anything_runs(project: Project) -> No
     assert sessions(project, "a") == 3
 
 
+def test_a_run_of_other_trials_is_told(project: Project) -> None:
+    """`latest` may be another run than the one that is meant."""
+    for name in ("a", "b"):
+        project.task(name, agent=scripted({"write": {"path": "out.txt", "content": "x"}}))
+    project.run("tasks/a.yaml", AGENT, DIR)
+    said = "the run dir has results of 1 trial, and of none of this call: is it the one that is meant?"
+    assert said in project.run("tasks/b.yaml", AGENT, DIR, RESUME).envelope["warnings"]
+    assert said not in project.run("tasks", AGENT, DIR, RESUME).envelope["warnings"]
+
+
 def test_a_raised_limit_runs_again_what_it_stopped(project: Project) -> None:
     for name, seconds in (("slow", 60), ("quick", 0)):
         project.task(name, agent=counted(project, name, {"sleep": seconds}), run_limits={"task_timeout": 2})

@@ -202,6 +202,8 @@ def slips(live: Live, plan: Collection[PlannedTrial]) -> Iterator[str]:
     """What the user, above all one of `codeprobe run`, has perhaps not meant; told before anything is paid."""
     if live.resume is not None and (said := live.resume.another_experiment()) is not None:
         yield said
+    if live.resume is not None and plan and (said := live.resume.another_run(trial.folder for trial in plan)) is not None:
+        yield said
     if not live.state.options.console or live.state.options.regrade is not None:  # that takes all from the run that it grades
         return
     if (said := live.experiment.not_applied()) is not None:

@@ -70,6 +70,14 @@ class Resume:
         way = "" if was is None else f" (--codeprobe-experiment={shlex.quote(was)} is what it had)"
         return f"the run was last run {had}, and goes on {has}{way}: results of trials that are none of this call's are told no more"
 
+    def another_run(self, folders: Iterable[str]) -> str | None:
+        """Told where the run has results, and of none of the trials that go on with it; else None."""
+        results = self.earlier.results
+        if not self.ours or not results or not results.keys().isdisjoint(folders):
+            return None
+        number = f"{len(results)} trial{'s' * (len(results) != 1)}"
+        return f"the run dir has results of {number}, and of none of this call: is it the one that is meant?"
+
     def decide(self, trial: Trial, deadline: float | None = None) -> Decision:
         """What becomes of a trial. `deadline`: seconds that pytest-timeout gives it."""
         options = self._live.state.options
