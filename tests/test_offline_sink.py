@@ -32,7 +32,8 @@ ELSEWHERE = "192.0.2.1"  # of a network that no host is in
 
 
 def trial(name: str = "t") -> Trial:
-    return cast(Trial, SimpleNamespace(node_id=f"tasks/{name}.yaml::{name}", agent=SimpleNamespace(type="claude")))
+    agent, sandbox = SimpleNamespace(type="claude"), SimpleNamespace(network="on")
+    return cast(Trial, SimpleNamespace(node_id=f"tasks/{name}.yaml::{name}", agent=agent, sandbox=sandbox))
 
 
 @pytest.fixture

@@ -155,8 +155,10 @@ def test_what_a_killed_run_left_is_removed(project: Project, apart: tuple[str, .
         again = project.start("tasks", "--codeprobe-agent=scripted", prefix=apart).wait()
         assert straggler.wait(10) == -signal.SIGKILL
     assert again.statuses == {"t": "passed"}
-    swept = [warning for warning in again.envelope["warnings"] if "control group" in warning]
-    assert sorted(swept) == [f"swept: control group {group}, left by a run that was killed" for group in sorted(left)]
+    (swept,) = [warning for warning in again.envelope["warnings"] if "control group" in warning]
+    number = f"{len(left)} control groups, " if len(left) > 1 else "control group "
+    assert swept.startswith(f"swept: {number}")
+    assert any(group in swept for group in left)
     assert not [group for group in left if Path(group).exists()]
 
 
