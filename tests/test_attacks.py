@@ -56,6 +56,20 @@ TO_WHAT_GRADES = {
 }
 
 
+@pytest.mark.parametrize(("driver", "status"), [("tempdir", "error"), ("bubblewrap", "passed")])
+def test_who_may_edit_what_grades(project: Project, driver: str, status: str) -> None:
+    """While trials run: where no session can have been it, nothing is lost by it."""
+    hidden = project.write("tasks/hidden/test_x.py", "def test_it(): pass\n")
+    edit = f"pathlib.Path({str(hidden)!r}).write_text('def test_it(): assert 1\\n')"
+    project.write(
+        "conftest.py",
+        f"import pathlib, pytest\n@pytest.fixture\ndef codeprobe_session(codeprobe_session):\n    {edit}\n    return codeprobe_session\n",
+    )
+    project.task("t", agent=scripted({"say": "done"}), success_criteria=[{"type": "pytest", "paths": ["hidden"]}])
+    run = project.run("tasks", "--codeprobe-agent=scripted", f"--codeprobe-driver={driver}").assert_consistent()
+    assert run.statuses == {"t": status}, run.output
+
+
 def test_what_grades_is_what_it_was(project: Project) -> None:
     """Where a driver does not keep a session from it."""
     for name, command in TO_WHAT_GRADES.items():

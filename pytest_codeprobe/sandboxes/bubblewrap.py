@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from pytest_codeprobe.model.context import Context
@@ -42,8 +41,8 @@ from pytest_codeprobe.sandboxes.visible import (
     resolver,
     roots_own,
 )
+from pytest_codeprobe.sandboxes.watched import WatchedProcess
 from pytest_codeprobe.sandboxes.workspace import TemplateStore
-from pytest_codeprobe.text import one_line
 
 PROGRAM = "bwrap"
 _TMP_BYTES = 1 << 30  #: of /tmp and the like inside, each; TMPDIR is on disk
@@ -136,38 +135,18 @@ def _those_there(command: Command, folder: Path) -> Iterator[Path]:
                 yield Path(word)
 
 
-class _Watched:
+class _Watched(WatchedProcess):
     """A process whose end is only its own where bwrap says that it ran."""
 
+    maker = PROGRAM
+
     def __init__(self, process: Process, status: Path, stderr: Path) -> None:
-        self._process, self._status, self._stderr = process, status, stderr
+        super().__init__(process, stderr)
+        self._status = status
 
-    def wait(self, timeout: float | None = None) -> ProcessExit | None:
-        """As the process's."""
-        ended = self._process.wait(timeout)
-        return None if ended is None else self._looked_at(ended)
-
-    def stop(self, grace: float) -> None:
-        """As the process's."""
-        self._process.stop(grace)
-
-    def destroy(self, timeout: float = 2.0) -> ProcessExit:
-        """As the process's."""
-        return self._looked_at(self._process.destroy(timeout))
-
-    def _looked_at(self, ended: ProcessExit) -> ProcessExit:
-        if ended.cause != "exit" or has_run(self._status):
-            return ended
-        said = _last_line(self._stderr)  # bwrap's: nobody else was there
-        return replace(ended, status=None, cause=f"enclosure: {said}")
-
-
-def _last_line(path: Path) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    return one_line(lines[-1], 200) if lines else "bwrap said nothing"
+    def looked_at(self, ended: ProcessExit) -> ProcessExit:
+        """See the class."""
+        return ended if ended.cause != "exit" or has_run(self._status) else self.not_made(ended)
 
 
 def has_run(status: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
@@ -13,7 +12,7 @@ from pytest_codeprobe.model.network import DOOR_PORT
 from pytest_codeprobe.model.sandbox import RESOURCES, Process, ProcessExit
 from pytest_codeprobe.sandboxes.engines import Engine
 from pytest_codeprobe.sandboxes.hierarchies import places_of
-from pytest_codeprobe.text import one_line
+from pytest_codeprobe.sandboxes.watched import WatchedProcess
 
 NO_PYTHON, _MISSING = "no-python", 127
 _MOST = 1 << 16  #: bytes of a report that are read
@@ -143,40 +142,24 @@ class Counters:
                     break
 
 
-class WatchedContainer:
-    """A process in a container, whose end is only its own where it ran. `stderr`: where the engine's client complains."""
+class WatchedContainer(WatchedProcess):
+    """A process in a container, whose end is only its own where it ran."""
+
+    maker = "the engine"
 
     def __init__(self, process: Process, report: Report, stderr: Path, image: str, lacks_python: Callable[[], bool]) -> None:
         """`lacks_python`: asks the image itself, since what runs in a container can write in its report."""
-        self._process, self._report, self._stderr, self._image, self._lacks_python = process, report, stderr, image, lacks_python
+        super().__init__(process, stderr)
+        self._report, self._image, self._lacks_python = report, image, lacks_python
 
-    def wait(self, timeout: float | None = None) -> ProcessExit | None:
-        """As the process's."""
-        ended = self._process.wait(timeout)
-        return None if ended is None else self._looked_at(ended)
-
-    def stop(self, grace: float) -> None:
-        """As the process's."""
-        self._process.stop(grace)
-
-    def destroy(self, timeout: float = 2.0) -> ProcessExit:
-        """As the process's."""
-        return self._looked_at(self._process.destroy(timeout))
-
-    def _looked_at(self, ended: ProcessExit) -> ProcessExit:
+    def looked_at(self, ended: ProcessExit) -> ProcessExit:
+        """See the class."""
         if ended.cause != "exit":
             return ended
         if not self._report.begun:  # whatever the status: a shell that may not read what is mounted ends with its own
-            return replace(ended, status=None, cause=f"enclosure: {_last_line(self._stderr)}")
+            return self.not_made(ended)
         if ended.status == _MISSING and NO_PYTHON in self._report.read() and self._lacks_python():
-            why = f"image {self._image} has no python3 on its PATH, which this needs: install Python 3.11 or newer in the image"
-            return replace(ended, status=None, cause=f"enclosure: {why}")
+            return self.not_made(
+                ended, f"image {self._image} has no python3 on its PATH, which this needs: install Python 3.11 or newer in the image"
+            )
         return ended
-
-
-def _last_line(path: Path) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    return one_line(lines[-1], 300) if lines else "the engine said nothing"

@@ -29,11 +29,8 @@ class Counters(Protocol):
 
 
 LOOK_EVERY = 0.1  #: seconds
-_OPEN = (
-    "exit",
-    "stopped",
-    "lost",
-)  #: causes of an end that a limit may be behind: it kills some process, which may be the keeper on its way
+#: causes of an end that a limit may be behind: it kills some process, which may be the keeper on its way
+_OPEN = ("exit", "stopped", "lost")
 
 
 class HeldProcess:

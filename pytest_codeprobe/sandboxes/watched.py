@@ -1,0 +1,48 @@
+"""A process whose end is looked at more closely than its keeper can: in an enclosure it may be that of the enclosure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_codeprobe.model.sandbox import Process, ProcessExit
+from pytest_codeprobe.text import one_line
+
+_MOST = 300  #: characters that are shown
+
+
+class WatchedProcess:
+    """A driver's own class says in `looked_at` what an end is. `stderr`: where the program that makes the enclosure complains."""
+
+    maker = ""  #: that program, as a sentence names it
+
+    def __init__(self, process: Process, stderr: Path) -> None:
+        self._process, self._stderr = process, stderr
+
+    def wait(self, timeout: float | None = None) -> ProcessExit | None:
+        """As the process's."""
+        ended = self._process.wait(timeout)
+        return None if ended is None else self.looked_at(ended)
+
+    def stop(self, grace: float) -> None:
+        """As the process's."""
+        self._process.stop(grace)
+
+    def destroy(self, timeout: float = 2.0) -> ProcessExit:
+        """As the process's."""
+        return self.looked_at(self._process.destroy(timeout))
+
+    def looked_at(self, ended: ProcessExit) -> ProcessExit:
+        """The end as it is to be told."""
+        raise NotImplementedError
+
+    def not_made(self, ended: ProcessExit, why: str = "") -> ProcessExit:
+        """The end of an enclosure that could not be made; without a reason in the maker's own last words, as nobody else was there."""
+        return replace(ended, status=None, cause=f"enclosure: {why or self._last_words()}")
+
+    def _last_words(self) -> str:
+        try:
+            lines = self._stderr.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return one_line(lines[-1], _MOST) if lines else f"{self.maker} said nothing"
