@@ -6,16 +6,21 @@ import json
 import os
 import re
 import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.config import DockerConfig, DockerMount
 from pytest_codeprobe.model.sandbox import ProcessExit
-from pytest_codeprobe.sandboxes.containers import Report, WatchedContainer
+from pytest_codeprobe.sandboxes.containers import EndMark, Report, WatchedContainer
 from pytest_codeprobe.sandboxes.docker import mounts, translated
 from pytest_codeprobe.sandboxes.engines import Engine, client_environment
+from pytest_codeprobe.sandboxes.images import Image
+from pytest_codeprobe.sandboxes.insiders import Insiders
+from pytest_codeprobe.sandboxes.tools import ToolResult
 from tests import containers
 from tests.containers import BARE, IMAGE, use
 from tests.front_door import Project, scripted
@@ -61,6 +66,73 @@ def test_sessions_pre_run_graders_and_hidden_tests_work_in_it(project: Project) 
     assert (kept / "id.txt").read_text() == f"{os.geteuid()}\n"
     run.assert_nothing_left()
     assert not containers.of(engine, run)
+
+
+def test_another_user_inside(project: Project) -> None:
+    """By number, or by a name of the image: all that is shown of the trial is theirs, and nothing else counts as changed by that."""
+    engine = use(project, image=None)
+    project.write(
+        "tasks/hidden/test_it.py", "import os, pathlib\ndef test_it():\n    pathlib.Path('new').touch()\n    assert os.getuid() == 1234\n"
+    )
+    project.write("tasks/built/passwd", "root:x:0:0::/:/bin/sh\ndev:x:1234:1235::/:/bin/sh\n")
+    project.write("tasks/built/group", "root:x:0:\nstaff:x:1236:\n")
+    project.write("tasks/built/Dockerfile", f"FROM {IMAGE}\nCOPY passwd group /etc/\n")
+    for number in range(100):
+        project.write(f"tasks/start/{number}.txt", "given\n")
+    who = 'echo "$(id -u):$(id -g)" > $HOME/id; cat $HOME/id > id.txt; echo > $TMPDIR/x'
+    work = "echo changed > 1.txt; echo changed > 2.txt; gh pr; rm 3.txt"
+    kinds = {
+        "number": ({"image": IMAGE, "user": "1234"}, "1234:0"),
+        "both": ({"image": IMAGE, "user": "1234:77"}, "1234:77"),
+        "name": ({"dockerfile": "built/Dockerfile", "user": "dev"}, "1234:1235"),
+        "names": ({"dockerfile": "built/Dockerfile", "user": "dev:staff"}, "1234:1236"),
+        "none": ({"image": IMAGE, "user": "nobody-knows"}, ""),
+    }
+    for name, (config, said) in kinds.items():
+        project.task(
+            name,
+            pre_run=[{"command": "mkdir made; cp 1.txt made; chmod 700 made"}],
+            agent=scripted({"run": who}, {"run": work}),
+            sandbox={
+                "docker": config,
+                "template_sources": [{"type": "template_dir", "path": "start"}],
+                "record_cli": [{"tool": "gh"}],
+                "protected": ["2.txt"],
+                "limits": {"disk_mb": 20},
+                "network": "off",
+            },
+            success_criteria=[
+                {"type": "file_contains", "path": "id.txt", "includes": [said]},
+                {"type": "run_command", "command": "id -u; cat 2.txt; touch made/new", "expected_stdout": "1234\ngiven"},
+                {"type": "cli_called", "tool": "gh", "verb": "pr"},
+                {"type": "pytest", "paths": ["hidden"]},
+            ],
+        )
+    run = project.run("tasks", AGENT, "--codeprobe-jobs=5", "--codeprobe-offline").assert_consistent()
+    assert run.statuses == {**dict.fromkeys(kinds, "passed"), "none": "error"}, run.output
+    assert run.finished["none"]["code"] == "SANDBOX_FAILED"
+    assert "sandbox.docker.user: the image has no user 'nobody-knows': " in run.result("none")["reason"]
+    for name in kinds:
+        if name != "none":
+            assert run.result(name)["changed_files"] == ["M 1.txt", "M 2.txt", "D 3.txt", "A id.txt"]
+    (warning,) = [warning for warning in run.envelope["warnings"] if "disk_mb" in warning]
+    assert "it is left out: with sandbox.docker.user each file of a template becomes another's" in warning
+    run.assert_nothing_left()
+    assert not containers.of(engine, run)
+
+
+def test_who_may_not_give_files_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """podman maps users without root; docker does not: then only one's own number is of use."""
+    said = ToolResult(0, b"1000\n100\n", b"")
+    monkeypatch.setattr(Engine, "ask", lambda *_, **__: said)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    image = Image("1", {})
+    docker, podman = Engine("docker", "docker", {}), Engine("podman", "podman", {})
+    assert Insiders().get(docker, image, "me").words(docker) == ["--user", "1000:100"]
+    said = ToolResult(0, b"7\n8\n", b"")
+    assert Insiders().get(podman, image, "dev").words(podman) == ["--userns", "keep-id:uid=7,gid=8", "--user", "7:8"]
+    with pytest.raises(CodeprobeError, match=r"'dev' is user 7 there, and user 1000, who runs pytest, can't give files to others"):
+        Insiders().get(docker, image, "dev")
 
 
 def test_limits_end_a_session_and_are_named(project: Project) -> None:
@@ -238,15 +310,73 @@ def test_what_is_believed_of_a_container(tmp_path: Path) -> None:
     """Where nothing has run it is no end of the command's, whatever status the shell gave; what ran there may write in the report."""
     complaints = tmp_path / "stderr"
     complaints.write_text("/bin/sh: 1: .: cannot open /run/codeprobe/environment: Permission denied\n")
-    report = Report(tmp_path / "report")
+    report, said = Report(tmp_path / "report"), complaints.read_text()
 
-    def cause(status: int, *, lacks: bool = False) -> str:
-        return WatchedContainer(Over(status), report, complaints, "image", lambda: lacks).wait().cause  # type: ignore[union-attr]
+    def cause(status: int, *, lacks: bool = False, ended: bool = True) -> str:
+        end = EndMark()
+        complaints.write_text(f"{said}{end.text if ended else ''}of another process\n")
+        process = WatchedContainer(Over(status), report, complaints, end, "image", lambda: lacks)
+        causes = {process.wait().cause for _ in range(2)}  # type: ignore[union-attr]
+        assert complaints.read_text() == f"{said}of another process\n"
+        return causes.pop()
 
-    assert {cause(2), cause(125)} == {f"enclosure: {complaints.read_text().strip()}"}
+    assert {cause(2), cause(125)} == {"enclosure: of another process"}
     report.path.write_text("ran\nno-python\n")
     assert (cause(2), cause(127)) == ("exit", "exit")
     assert "has no python3" in cause(127, lacks=True)
+    ends = {cause(status, ended=False) for status in (0, 1, 125, 137)}
+    assert ends == {"taken: of another process"}
+
+
+def test_the_mark_of_the_end_is_found_in_a_long_log(tmp_path: Path) -> None:
+    log, end = tmp_path / "stderr", EndMark()
+    body = os.urandom(3 << 20)
+    log.write_bytes(body + end.text.encode() + b"x")
+    assert end.taken_from(log)
+    assert log.read_bytes() == body + b"x"
+    assert not EndMark().taken_from(log)
+    assert not EndMark().taken_from(tmp_path / "none")
+
+
+def test_an_engine_that_ends_a_session_is_no_failure_of_the_session(project: Project) -> None:
+    """Whoever takes its container away, from outside, and whatever status the engine's client has then; a command's own is its own."""
+    engine = use(project)
+    kinds: Mapping[str, Callable[[str], object]] = {
+        "kill": lambda name: containers.podman(engine, "kill", "--signal", "KILL", name),
+        "remove": lambda name: containers.podman(engine, "rm", "-f", "-t", "0", name),
+        "monitor": lambda name: os.kill(_monitor(engine, name), signal.SIGKILL),
+    }
+    own = {
+        "status": "exit 125",
+        "signal": "kill -9 $$",
+        "flood": "(while :; do echo flood >&2; done) & sleep 0.2; exit 1",
+    }
+    for task, command in {**dict.fromkeys(kinds, "touch on.txt; sleep 600"), **own}.items():
+        shell = {"type": "command", "command": ["sh", "-c", f"touch out.txt; echo said >&2; {command}"]}
+        project.task(task, agent=shell, success_criteria=OUT)
+    run = project.start("tasks", "--codeprobe-agent=command", "--codeprobe-jobs=6")
+    home = Path(project.environment["TMPDIR"])
+    run.poll(lambda: len(list(home.glob("codeprobe-*/workspace/on.txt"))) == len(kinds), 60)
+    for kind, end in kinds.items():
+        trial = f"label=codeprobe.trial=tasks/{kind}.yaml::{kind}"
+        (name,) = containers.podman(engine, "ps", "--filter", trial, "--format", "{{.Names}}").split()
+        end(name)
+    run.wait(60)
+    run.assert_consistent()
+    assert {task: run.finished[task]["code"] for task in kinds} == dict.fromkeys(kinds, "SANDBOX_FAILED"), run.output
+    assert all("its sandbox ended before it did" in run.result(task)["reason"] for task in kinds)
+    assert {task: run.statuses[task] for task in own} == dict.fromkeys(own, "passed")
+    for task in ("status", "signal"):
+        assert (run.trial(task) / "attempt-1/agent.stderr").read_text() == "said\n"
+    assert "codeprobe: end" not in (run.trial("flood") / "attempt-1/agent.stderr").read_text()
+    run.assert_nothing_left()
+    assert not containers.of(engine, run)
+
+
+def _monitor(engine: Mapping[str, str], name: str) -> int:
+    """The process that podman leaves with each container."""
+    file = Path(containers.podman(engine, "inspect", "--format", "{{.ConmonPidFile}}", name).strip())
+    return int(file.read_text())
 
 
 def test_podman_without_root_keeps_who_one_is(monkeypatch: pytest.MonkeyPatch) -> None:

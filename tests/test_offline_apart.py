@@ -99,3 +99,19 @@ def test_allowed_hosts_and_who_needs_a_model(project: Project) -> None:
     assert (runs["command"].trial("command") / "artifacts/out.txt").read_text() == "b'yes'\n502"
     (warning,) = [warning for warning in runs["command"].envelope["warnings"] if warning.startswith("offline: ")]
     assert "sessions of agent command need the network" in warning
+
+
+def test_a_door_that_does_not_open_is_no_failure(project: Project) -> None:
+    """door.py says so by a status that a command may have too: then nothing has come out of the door, else something has."""
+    project.environment.update(NO_PROXIES)
+    exits = {"type": "run_command", "command": "exit 125", "expected_exit_code": 125}
+    project.task("graded", agent=scripted(WRITE), success_criteria=[exits])
+    project.task("failed", agent=scripted(WRITE), success_criteria=[{"type": "run_command", "command": "exit 125"}])
+    own = project.run("tasks", "--codeprobe-agent=scripted", *FLAGS).assert_consistent()
+    assert own.statuses == {"graded": "passed", "failed": "failed"}, own.output
+
+    # no capabilities are left that such a port needs
+    project.write("conftest.py", "from pytest_codeprobe.sandboxes import bubblewrap\nbubblewrap.DOOR_PORT = 80\n")
+    broken = project.run("tasks/failed.yaml", "--codeprobe-agent=scripted", *FLAGS).assert_consistent()
+    assert broken.statuses == {"failed": "error"}, broken.output
+    assert broken.result("failed")["reason"].endswith("offline: no door out of the network namespace: Permission denied")

@@ -60,6 +60,9 @@ class Network(Protocol):
         CodeprobeError SANDBOX_FAILED where that can't be had: nothing may start without it.
         """
 
+    def came_out(self, trial: Trial, role: Role, door: Path) -> bool:
+        """Whether the process that was given this door has handed its socket out: what it became can't have run otherwise."""
+
     def settle(self, trial: Trial, role: Role) -> None:
         """All processes of this role are gone: what they said last is taken in, and what they knew is of no use to others."""
 
@@ -87,6 +90,10 @@ class Unheld:
     def environment(self, trial: Trial, role: Role, environ: Mapping[str, str], door: Path | None = None) -> Mapping[str, str]:
         """See Network."""
         return environ
+
+    def came_out(self, trial: Trial, role: Role, door: Path) -> bool:
+        """See Network."""
+        return True
 
     def settle(self, trial: Trial, role: Role) -> None:
         """See Network."""

@@ -48,7 +48,8 @@ class ProcessExit:
     """How a process tree ended; nothing of it is left, except where `proved` is false."""
 
     status: int | None  #: exit status, -N for signal N, None if it was not seen to end
-    #: exit, stopped, stopped:<reason of the run>, timeout, output, of RESOURCES, "log: why", "enclosure: why", owner, lost (no keeper)
+    #: exit, stopped, stopped:<reason of the run>, timeout, output, of RESOURCES, owner, lost (no keeper), "log: why" (not written),
+    #: "enclosure: why" (not made), "taken: why" (its enclosure ended first)
     cause: str
     user: float = 0.0  #: CPU seconds
     system: float = 0.0  #: CPU seconds
@@ -73,6 +74,8 @@ class ProcessExit:
             return "it can't be shown that nothing of it is alive"
         if self.cause.startswith("enclosure:"):
             return f"its sandbox could not be made: {self.cause.removeprefix('enclosure: ')}"
+        if self.cause.startswith("taken:"):
+            return f"its sandbox ended before it did; the last line of its errors: {self.cause.removeprefix('taken: ')}"
         if self.cause == "lost":
             return "its keeper was killed, and it with that"
         return f"its output could not be written: {self.cause.removeprefix('log: ')}" if self.cause.startswith("log:") else None

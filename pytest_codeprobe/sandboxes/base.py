@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,7 @@ from pytest_codeprobe.sandboxes.sources import repositories_of
 from pytest_codeprobe.sandboxes.streams import input_of, open_log, text_of
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.trees import failed, remove_tree
+from pytest_codeprobe.sandboxes.watched import ThroughDoor
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
 from pytest_codeprobe.text import one_line
 
@@ -51,6 +53,7 @@ class Enclosed:
     watched: Callable[[Process], Process] = lambda process: process  #: looks closer at the end
     env: Mapping[str, str] | None = None  #: of what the keeper starts, where that is not the command's
     outside: Outside | None = None  #: what there is beside the process tree
+    doorless: Callable[[], bool] = lambda: False  #: whether the command may have started without opening its door
 
 
 class StoreOfRun:
@@ -274,6 +277,8 @@ class BaseSandbox:
                 os.close(fd)
         held = process if group is None and self._room is None else HeldProcess(process, group, limits.grace, self._room)
         started = enclosed.watched(held)
+        if door is not None:
+            started = ThroughDoor(started, stderr, partial(self.context.network.came_out, self.trial, role, door), enclosed.doorless)
         self._running = [*(process for process in self._running if process.wait(0) is None), started]
         return started
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
@@ -16,18 +18,19 @@ from pytest_codeprobe.sandboxes.watched import WatchedProcess
 
 NO_PYTHON, _MISSING = "no-python", 127
 _MOST = 1 << 16  #: bytes of a report that are read
+_LAST = 1 << 20  #: bytes of a log in whose end the last words of the first process are looked for
 _LOOK_EVERY = 1.0  #: seconds between two questions where the container is
 
 #: the first process in a container: sets the environment, runs the command, then says in the report what the kernel counted. Nothing
 #: but the shell's own words after the start, since a limit of processes may be used up. Its names are none of a task's variables.
 FIRST = r"""
-. "$1"; _report=$2; _own=$3; _host=$4; _door=$5; _children=$6; shift 6
+. "$1"; _report=$2; _end=$3; _own=$4; _host=$5; _door=$6; _children=$7; shift 7
 ulimit -c 0
 echo ran >>"$_report"
 if [ -n "$_own" ]; then
     if command -v "$_own" >/dev/null 2>&1; then shift; set -- "$_own" "$@"
     elif [ -n "$_host" ]; then shift; set -- "$_host" "$@"
-    elif [ "$_own" = python3 ]; then echo no-python >>"$_report"; exit 127
+    elif [ "$_own" = python3 ]; then echo no-python >>"$_report"; printf %s "$_end" >&2; exit 127
     fi
 fi
 if [ -n "$_door" ] && command -v python3 >/dev/null 2>&1 && _program=$(command -v "$1"); then
@@ -44,6 +47,7 @@ top=/sys/fs/cgroup
 for file in $top/memory/memory.oom_control $top/memory.events; do count memory_mb $file oom_kill; done
 for file in $top/pids/pids.events $top/pids.events; do count pids $file max; done
 for file in $top/cpu/cpu.stat $top/cpu.stat; do count throttled $file nr_throttled; count periods $file nr_periods; done
+tries=0; until printf %s "$_end" >&9 || [ $tries = 100000 ]; do tries=$((tries+1)); done  # it may not block, and be full
 exit $status
 """.replace("PORT", str(DOOR_PORT))
 
@@ -75,6 +79,41 @@ class Report:
     def _stamp(self) -> tuple[int, int, int]:
         found = self.path.stat()
         return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class EndMark:
+    """What the first process writes as its last words, after the command's end: an engine that dies before has its client end too.
+
+    They come with the errors of the command, which can write there itself, but nobody can take back what was written: so no command
+    makes its own end look like the engine's. They are taken out of the log again.
+    """
+
+    def __init__(self) -> None:
+        self.text = f"<codeprobe: end {secrets.token_hex(8)}>"
+        self._lock = threading.Lock()
+        self._seen: bool | None = None
+
+    def taken_from(self, log: Path) -> bool:
+        """Whether they are in the log of a process that has ended; they no longer are then."""
+        with self._lock:
+            if self._seen is None:
+                self._seen = self._take(log)
+            return self._seen
+
+    def _take(self, log: Path) -> bool:
+        mark = self.text.encode("ascii")
+        try:
+            with log.open("r+b") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST))
+                began, last = file.tell(), file.read(_LAST)
+                at = last.rfind(mark)
+                if at >= 0:  # what other processes of the command wrote after it stays
+                    file.seek(began + at)
+                    file.write(last[at + len(mark) :])
+                    file.truncate()
+                return at >= 0
+        except FileNotFoundError:
+            return False
 
 
 class Counters:
@@ -147,17 +186,20 @@ class WatchedContainer(WatchedProcess):
 
     maker = "the engine"
 
-    def __init__(self, process: Process, report: Report, stderr: Path, image: str, lacks_python: Callable[[], bool]) -> None:
+    def __init__(self, process: Process, report: Report, stderr: Path, end: EndMark, image: str, lacks_python: Callable[[], bool]) -> None:
         """`lacks_python`: asks the image itself, since what runs in a container can write in its report."""
         super().__init__(process, stderr)
-        self._report, self._image, self._lacks_python = report, image, lacks_python
+        self._report, self._end, self._image, self._lacks_python = report, end, image, lacks_python
 
     def looked_at(self, ended: ProcessExit) -> ProcessExit:
         """See the class."""
+        came_to_its_end = self._end.taken_from(self._stderr)
         if ended.cause != "exit":
             return ended
         if not self._report.begun:  # whatever the status: a shell that may not read what is mounted ends with its own
             return self.not_made(ended)
+        if not came_to_its_end:
+            return self.taken_away(ended)
         if ended.status == _MISSING and NO_PYTHON in self._report.read() and self._lacks_python():
             return self.not_made(
                 ended, f"image {self._image} has no python3 on its PATH, which this needs: install Python 3.11 or newer in the image"

@@ -14,7 +14,7 @@ import re
 import shlex
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_codeprobe.errors import CodeprobeError
@@ -24,11 +24,12 @@ from pytest_codeprobe.model.sandbox import Command, Process, ProcessLimits, Role
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes import engines
 from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun, scratch_of
-from pytest_codeprobe.sandboxes.containers import FIRST, Counters, Report, WatchedContainer
+from pytest_codeprobe.sandboxes.containers import FIRST, Counters, EndMark, Report, WatchedContainer
 from pytest_codeprobe.sandboxes.engines import REPORT, Engine, Engines
 from pytest_codeprobe.sandboxes.handover import Handover
 from pytest_codeprobe.sandboxes.held import HeldProcess
 from pytest_codeprobe.sandboxes.images import Image, Images, known_id
+from pytest_codeprobe.sandboxes.insiders import Insider, Insiders
 from pytest_codeprobe.sandboxes.leftout import what_grades
 from pytest_codeprobe.sandboxes.room import Room, charged
 from pytest_codeprobe.sandboxes.room import unheld as room_unheld
@@ -40,6 +41,7 @@ _TOPS = tuple(f"{name}/" for name in TOP)  #: folders whose programs are an imag
 _CHILDREN = Path(__file__).resolve().parents[1] / "children"
 _ENVIRONMENT = "/run/codeprobe/environment"  #: a file in each container
 _NOT_SEEN = "docker's service does not see what is mounted for this process"
+_GIVEN_AWAY = "with sandbox.docker.user each file of a template becomes another's, which takes room"
 _GRACE = 5.0  #: seconds between TERM and KILL once a limit is hit
 _OF_HOST = ("SHELL", "USER", "LOGNAME")  #: variables that say something of this machine only
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -55,16 +57,25 @@ _PARTS_OF: Mapping[Role, tuple[str, ...]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Have:
+    """What the sandboxes of one driver need to know only once."""
+
+    images: Images = field(default_factory=Images)
+    insiders: Insiders = field(default_factory=Insiders)
+
+
 class DockerSandbox(BaseSandbox):
     """An attempt's folder, mounted into containers as far as their role allows."""
 
     driver = "docker"
     python = "python3"  #: the interpreter inside, on the image's PATH
 
-    def __init__(self, trial: Trial, context: Context, templates: TemplateStore, engine: Engine | str, images: Images) -> None:
+    def __init__(self, trial: Trial, context: Context, templates: TemplateStore, engine: Engine | str, have: Have) -> None:
         super().__init__(trial, context, templates)
-        self._found, self._images = engine, images
+        self._found, self._have = engine, have
         self._image: Image | None = None
+        self._insider: Insider | None = None
         self._started = itertools.count(1)
         self._handed: list[Handover] = []
 
@@ -72,8 +83,8 @@ class DockerSandbox(BaseSandbox):
     def unheld(self) -> Sequence[str]:
         """Of disk_mb: the engine holds the other limits, or makes no container."""
         limits = self.trial.sandbox.limits
-        if limits.disk_mb is not None and self._engine.kind != "podman":
-            return [f"sandbox.limits.disk_mb can't be held here, it is left out: {_NOT_SEEN}"]
+        if limits.disk_mb is not None and (why := self._no_layers()):
+            return [f"sandbox.limits.disk_mb can't be held here, it is left out: {why}"]
         return room_unheld(limits, scratch_of(self.context))
 
     @property
@@ -87,15 +98,21 @@ class DockerSandbox(BaseSandbox):
         return self._found
 
     def make_workspace(self) -> tuple[Workspace, Path]:
-        """Under docker a copy: see make_room()."""
-        if self._engine.kind == "podman":
+        """A copy, where there can be no layers."""
+        if not self._no_layers():
             return super().make_workspace()
         template = self._templates.get(self.trial.sandbox, what_grades(self.trial))
         return CopiedWorkspace(template, self.workspace, self.root / "baseline"), template.tree
 
     def make_room(self) -> Room | None:
-        """None under docker: its service may be in another mount namespace, and not see what is mounted in this one."""
-        return super().make_room() if self._engine.kind == "podman" else None
+        """None where there can be no layers."""
+        return None if self._no_layers() else super().make_room()
+
+    def _no_layers(self) -> str:
+        """Why nothing can be mounted for a container; empty if it can."""
+        if self._engine.kind != "podman":
+            return _NOT_SEEN  # it may be in another mount namespace
+        return _GIVEN_AWAY if self._gives else ""
 
     def make_group(self) -> None:
         """None: the engine holds the limits."""
@@ -115,14 +132,27 @@ class DockerSandbox(BaseSandbox):
     def prepare(self) -> None:
         """Have the image, then as every sandbox."""
         if self._image is None:
-            self._image = self._images.get(
+            self._image = self._have.images.get(
                 self._engine,
                 self._config,
+                scratch=scratch_of(self.context),
                 timeout=self.trial.limits.setup_timeout,
                 offline=self.context.options.offline,
                 stopped=functools.partial(self.context.stops.forbids_start, self.trial.agent.type or ""),
             )
+        if self._config.user is not None:
+            self._insider = self._have.insiders.get(self._engine, self._image, self._config.user)
         super().prepare()
+        self._give(self.workspace, self.home, self.tmp)  # before the baseline, for which what is given away has changed
+
+    @property
+    def _gives(self) -> bool:
+        """Whether all that is shown is made somebody else's."""
+        return self._config.user is not None and os.geteuid() == 0
+
+    def _give(self, *places: Path) -> None:
+        if self._insider is not None and self._gives:
+            self._insider.give(places)
 
     def start(self, command: Command, *, role: Role, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
         """As every sandbox; an open socket as standard input goes in by another way than an engine's client."""
@@ -141,7 +171,7 @@ class DockerSandbox(BaseSandbox):
         name, limits = engines.new_name(), self.trial.sandbox.limits
         own = [path for path in (self.workspace, *(self.root / part for part in _PARTS_OF[role])) if path.is_dir()]
         program, host, shown = self._program(command, own)
-        report = Report(self.logs / f"report-{number}")
+        report, end = Report(self.logs / f"report-{number}"), EndMark()
         inside, extra = self._inside(command.cwd or self.workspace)
         env, odd = self._environment(command.env, image, inside)
         settings = self.logs / f"environment-{number}"
@@ -154,12 +184,15 @@ class DockerSandbox(BaseSandbox):
             (settings, Path(_ENVIRONMENT), True),
             (report.path, Path(REPORT), False),
         ]
+        self._give(*own, settings, report.path, *(path for path in reads if path.is_relative_to(self.root)))
+        who = engine.user() if self._insider is None else self._insider.words(engine)
         argv = [
             engine.program, "run", "-i", "--name", name, "--pull", "never", "--log-driver", "none", "--entrypoint", "/bin/sh",
             "--label", f"codeprobe.run={self.context.run_id}", "--label", f"codeprobe.trial={self.trial.node_id}",
-            *engine.own_words(), *engine.user(), *self._walls(), *mounts(binds), *self._limits(),
+            *engine.own_words(), *who, *self._walls(), *mounts(binds), *self._limits(),
             *(word for k in odd for word in ("--env", k)), "--workdir", str(inside), image.id,
-            "-c", FIRST, "codeprobe", _ENVIRONMENT, REPORT, *program, host, str(command.door or ""), str(_CHILDREN), *command.argv,
+            "-c", FIRST, "codeprobe", _ENVIRONMENT, REPORT, end.text, *program, host,
+            str(command.door or ""), str(_CHILDREN), *command.argv,
         ]  # fmt: skip
 
         @functools.cache
@@ -171,11 +204,11 @@ class DockerSandbox(BaseSandbox):
                 return True  # then the engine does not even say that
 
         def watched(process: Process) -> Process:
-            seen: Process = WatchedContainer(process, report, stderr, self._config.image or image.id[:12], lacks_python)
             counters = Counters(engine, name, limits, report)
-            return HeldProcess(seen, counters, _GRACE) if counters.ends or limits.cpus is not None else seen
+            held = HeldProcess(process, counters, _GRACE) if counters.ends or limits.cpus is not None else process
+            return WatchedContainer(held, report, stderr, end, self._config.image or image.id[:12], lacks_python)
 
-        return Enclosed(argv, "/", watched, env={**engine.env, **odd}, outside=engine.outside(name))
+        return Enclosed(argv, "/", watched, env={**engine.env, **odd}, outside=engine.outside(name), doorless=lacks_python)
 
     def delete(self) -> Sequence[str]:
         """As every sandbox."""
@@ -297,7 +330,7 @@ class DockerDriver:
 
     def __init__(self) -> None:
         self._templates = StoreOfRun()
-        self._engines, self._images = Engines(), Images()
+        self._engines, self._have = Engines(), Have()
         self._lock = threading.Lock()
         self._swept = False
         self._ids: dict[str, str | None] = {}  #: of images, as they were when they were first asked for
@@ -341,4 +374,4 @@ class DockerDriver:
                 self._swept = True
                 for name, gone in engines.take_away(engine):
                     context.warn(f"swept: container {name}, left by a run that was killed{'' if gone else '; it could not be removed'}")
-        return DockerSandbox(trial, context, self._templates.of(context), engine, self._images)
+        return DockerSandbox(trial, context, self._templates.of(context), engine, self._have)

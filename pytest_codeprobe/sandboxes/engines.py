@@ -139,13 +139,24 @@ def new_name() -> str:
 
 @functools.cache
 def _here() -> str:
-    """What a process id is only unique within: the pid namespace, the machine, its start."""
+    """What a process id is only unique within: the pid namespace, the machine, its start.
+
+    An engine may serve several machines, and some of these have the same name.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         boot, namespace = "", 0
-    return f"{namespace}-{_digest(socket.gethostname())}-{_digest(boot)}"
+    return f"{namespace}-{_digest(f'{socket.gethostname()} {_machine()}')}-{_digest(boot)}"
+
+
+def _machine() -> str:
+    """As systemd numbers it; empty where it doesn't."""
+    try:
+        return Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _digest(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +11,11 @@ from pathlib import Path
 from pytest_codeprobe.errors import CodeprobeError, Stopped
 from pytest_codeprobe.model.config import DockerConfig
 from pytest_codeprobe.sandboxes.engines import Engine
+from pytest_codeprobe.sandboxes.sweep import new_folder
+from pytest_codeprobe.sandboxes.trees import remove_tree
 from pytest_codeprobe.text import ending, one_line
 
+Stopping = Callable[[], str | None]  #: why not to go on, as run_tool() takes it
 #: as engines set it where an image has none
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -39,15 +41,18 @@ class Images:
         self._locks: dict[str, threading.Lock] = {}
         self._known: dict[str, Image] = {}
 
-    def get(self, engine: Engine, config: DockerConfig, *, timeout: float, offline: bool, stopped: Callable[[], str | None]) -> Image:
-        """The image of a sandbox, ready to be used. SANDBOX_FAILED where it can't be had; `timeout` in seconds. Stopped."""
+    def get(self, engine: Engine, config: DockerConfig, *, scratch: Path, timeout: float, offline: bool, stopped: Stopping) -> Image:
+        """The image of a sandbox, ready to be used. SANDBOX_FAILED where it can't be had; `timeout` in seconds. Stopped.
+
+        `scratch`: where a private folder can be made.
+        """
         key = f"{engine.program}\0{config.image}\0{config.dockerfile}\0{json.dumps(config.build_args, sort_keys=True)}"
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
             if key not in self._known:
                 try:
-                    self._known[key] = _image(engine, config, timeout=timeout, offline=offline, stopped=stopped)
+                    self._known[key] = _image(engine, config, scratch=scratch, timeout=timeout, offline=offline, stopped=stopped)
                 except Stopped:
                     raise
                 except OSError as error:
@@ -64,9 +69,9 @@ def known_id(engine: Engine, name: str) -> str | None:
     return image.id if image is not None else None
 
 
-def _image(engine: Engine, config: DockerConfig, *, timeout: float, offline: bool, stopped: Callable[[], str | None]) -> Image:
+def _image(engine: Engine, config: DockerConfig, *, scratch: Path, timeout: float, offline: bool, stopped: Stopping) -> Image:
     if config.dockerfile is not None:
-        name = _build(engine, config, timeout, offline=offline, stopped=stopped)
+        name = _build(engine, config, scratch, timeout, offline=offline, stopped=stopped)
     else:
         name = config.image or ""
     image = _inspect(engine, name)
@@ -80,18 +85,21 @@ def _image(engine: Engine, config: DockerConfig, *, timeout: float, offline: boo
     return image
 
 
-def _build(engine: Engine, config: DockerConfig, timeout: float, *, offline: bool, stopped: Callable[[], str | None]) -> str:
+def _build(engine: Engine, config: DockerConfig, scratch: Path, timeout: float, *, offline: bool, stopped: Stopping) -> str:
     """The id of what a Dockerfile makes, with its folder as the context. Values of arguments are handed over by the environment."""
     file = Path(config.dockerfile or "")
     args = [word for name in config.build_args for word in ("--build-arg", name)]
-    with tempfile.TemporaryDirectory(prefix="codeprobe-build-") as folder:
-        told = Path(folder, "id")
+    folder = new_folder(scratch)  # swept, should this process be killed
+    try:
+        told = folder / "id"
         net = ["--network", "none", "--pull=never"] if offline and engine.kind == "podman" else ["--network", "none"] if offline else []
         words = ("build", "-q", "-f", str(file), "--iidfile", str(told), *net, *args, str(file.parent))
         done = engine.ask(*words, timeout=timeout, env=config.build_args, stopped=stopped)
         if done.status != 0:
             raise _failed(config, one_line(ending(done.complaints.decode("utf-8", "replace"), 800), 800))
         return told.read_text(encoding="ascii").strip()
+    finally:
+        remove_tree(folder)
 
 
 def _inspect(engine: Engine, name: str) -> Image | None:

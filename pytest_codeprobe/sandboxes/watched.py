@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,9 +42,38 @@ class WatchedProcess:
         """The end of an enclosure that could not be made; without a reason in the maker's own last words, as nobody else was there."""
         return replace(ended, status=None, cause=f"enclosure: {why or self._last_words()}")
 
+    def taken_away(self, ended: ProcessExit) -> ProcessExit:
+        """The end of an enclosure that came before that of what ran in it."""
+        return replace(ended, status=None, cause=f"taken: {self._last_words()}")
+
     def _last_words(self) -> str:
         try:
             lines = self._stderr.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:
             lines = []
         return one_line(lines[-1], _MOST) if lines else f"{self.maker} said nothing"
+
+
+class ThroughDoor(WatchedProcess):
+    """A process that begins as children/door.py. `came_out`: whether that could hand its socket out, and so became the command.
+
+    `doorless`: whether an enclosure may be one in which the command starts at once.
+    """
+
+    maker = "children/door.py"
+    _FAILED = 125
+
+    def __init__(self, process: Process, stderr: Path, came_out: Callable[[], bool], doorless: Callable[[], bool]) -> None:
+        super().__init__(process, stderr)
+        self._came_out, self._doorless = came_out, doorless
+        self._lock = threading.Lock()
+        self._own: bool | None = None  #: whether the status is the command's own; what could tell is gone later
+
+    def looked_at(self, ended: ProcessExit) -> ProcessExit:
+        """See the class."""
+        if ended.cause != "exit" or ended.status != self._FAILED:
+            return ended
+        with self._lock:
+            if self._own is None:
+                self._own = self._came_out() or self._doorless()
+        return ended if self._own else self.not_made(ended)

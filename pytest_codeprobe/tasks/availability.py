@@ -62,13 +62,6 @@ def of_task(task: Task) -> Found:
             yield (name,), f"{name}{f': {shown_plain(value)}' if isinstance(value, int | str) else ''} is not available yet"
 
 
-def of_sandbox(sandbox: Mapping[str, Any]) -> Found:
-    """Fields of the resolved sandbox that no driver of this version holds; what one of them can't hold it says itself (`unsupported`)."""
-    docker = sandbox.get("docker")
-    if isinstance(docker, Mapping) and docker.get("user") is not None:
-        yield ("sandbox", "docker", "user"), "sandbox.docker.user is not available yet"
-
-
 def shown_plain(value: Any) -> str:
     """A value without the quotes of Python: `off`, `3`, `[a, b]`."""
     if isinstance(value, list | tuple):

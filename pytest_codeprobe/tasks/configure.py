@@ -75,7 +75,7 @@ class Configuration:
         self._merge()
         self.agent = self._agent()
         self.driver = self._driver()
-        self._hold_sandbox()
+        self._hold_repositories()
         if self.agent is not None:
             self._hold_agent(self.agent)
         self.problems.check()
@@ -255,15 +255,6 @@ class Configuration:
             return name
         self._add(path, f"unknown driver {name!r}{did_you_mean(name, known)}")
         return "auto"
-
-    def _hold_sandbox(self) -> None:
-        found = list(availability.of_sandbox(self.values.get("sandbox", {})))
-        for path, message in reversed(found):  # from the end, so that leaving out an entry moves no other
-            if self._wanted(path):
-                self._add(path, message)
-            else:
-                self._leave_out(path, message)
-        self._hold_repositories()
 
     def _hold_repositories(self) -> None:
         """A commit that is not there is found out now, where no server has to be asked for it."""

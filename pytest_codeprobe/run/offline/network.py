@@ -126,6 +126,12 @@ class Offline:
             held[name] = held[name.upper()] = _WITHOUT if name == "no_proxy" else url
         return {"NODE_USE_ENV_PROXY": "1", **held}  # without it Node's own fetch goes past them
 
+    def came_out(self, trial: Trial, role: Role, door: Path) -> bool:
+        """See Network. OSError where the sink does not answer."""
+        life = self._lives.get(trial.node_id)
+        ports = [port for key, port in life.ports.items() if key[0] == role] if life is not None else []
+        return all(self._sink.has_let_in(port, door) for port in ports)
+
     def _policy_of(self, trial: Trial, role: Role) -> Policy:
         if trial.sandbox.network == "off":  # nothing is reached, though it is heard who asks
             return Policy(())

@@ -50,7 +50,7 @@ class Port:
     upstream: Upstream
     tried: Callable[[str, int | None], None]
     listener: socket.socket
-    doors: list[socket.socket] = field(default_factory=list)  #: on which one is awaited that listens in another network
+    doors: dict[Path, socket.socket] = field(default_factory=dict)  #: by folder; on each one is awaited that listens in another network
     inside: list[socket.socket] = field(default_factory=list)  #: those that came
     asking: set[asyncio.Future[None]] = field(default_factory=set)  #: of connections that have not said yet what they want
     open: set[asyncio.Task[None]] = field(default_factory=set)  #: all connections
@@ -87,10 +87,15 @@ class Sink:
         """Serve the port to a network namespace too, once children/door.py has handed out its socket. OSError where that can't be."""
         door = open_door(folder)
         try:
-            self._do(self._begin_door(port, door))
+            self._do(self._begin_door(port, folder, door))
         except BaseException:
             door.close()
             raise
+
+    def has_let_in(self, port: Port, folder: Path) -> bool:
+        """Whether a socket was handed out through a door so far."""
+        self._do(self._look(port, folder))
+        return folder not in port.doors
 
     def settle(self, port: Port) -> None:
         """Take in what was said to the port before, then close it and whatever it still tunnels."""
@@ -134,18 +139,22 @@ class Sink:
     async def _begin(self, port: Port) -> None:
         asyncio.get_running_loop().add_reader(port.listener, self._accept, port, port.listener)
 
-    async def _begin_door(self, port: Port, door: socket.socket) -> None:
-        port.doors.append(door)
-        asyncio.get_running_loop().add_reader(door, self._let_in, port, door)
+    async def _begin_door(self, port: Port, folder: Path, door: socket.socket) -> None:
+        port.doors[folder] = door
+        asyncio.get_running_loop().add_reader(door, self._let_in, port, folder)
 
-    def _let_in(self, port: Port, door: socket.socket) -> None:
+    async def _look(self, port: Port, folder: Path) -> None:
+        if folder in port.doors:
+            self._let_in(port, folder)
+
+    def _let_in(self, port: Port, folder: Path) -> None:
         """The first that comes is the one: it was sent before anything of the command ran."""
-        loop = asyncio.get_running_loop()
+        loop, door = asyncio.get_running_loop(), port.doors[folder]
         listener = came_through(door)
         if listener is None:
             return
         loop.remove_reader(door)
-        port.doors.remove(door)
+        del port.doors[folder]
         door.close()
         port.inside.append(listener)
         loop.add_reader(listener, self._accept, port, listener)
@@ -180,11 +189,11 @@ class Sink:
 
     async def _settle(self, port: Port) -> None:
         loop = asyncio.get_running_loop()
-        for door in list(port.doors):
-            self._let_in(port, door)
+        for folder in list(port.doors):
+            self._let_in(port, folder)
         for listener in (port.listener, *port.inside):
             self._accept(port, listener, most=2 * _BACKLOG)
-        for each in (port.listener, *port.inside, *port.doors):
+        for each in (port.listener, *port.inside, *port.doors.values()):
             loop.remove_reader(each)
             each.close()
         if port.asking:
