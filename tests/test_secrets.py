@@ -14,6 +14,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from pytest_codeprobe.text import MARK, REDACTED
+from tests.containers import use
 from tests.front_door import Project, Run, scripted
 
 #: of the harness's environment; the agent gets the first only by env_passthrough, the second not at all
@@ -80,23 +81,26 @@ def leaks(run: Run) -> list[str]:
     return found
 
 
-def prepare(project: Project) -> dict[str, str]:
+def prepare(project: Project, engine: str = "") -> dict[str, str]:
     """The environment of the run; the values lie where only the agent's program looks."""
     (project.scratch / "list.json").write_text(json.dumps([*KEYS.values(), *DECLARED.values()]))
     places = f"{project.scratch}/list.json {project.scratch}/spread.py"  # for drivers that show a session nothing else
-    project.write("pytest.ini", f"[pytest]\ncodeprobe_secrets = NAMED_BY_INI\ncodeprobe_bind = {places}\n")
+    project.write("pytest.ini", f"[pytest]\ncodeprobe_secrets = NAMED_BY_INI\ncodeprobe_bind = {places}\ncodeprobe_engine = {engine}\n")
     (project.scratch / "spread.py").write_text(SPREAD)
     return {**KEYS, "SHORT_KEY": SHORT}
 
 
 def sandbox(project: Project) -> dict[str, object]:
-    return {"env": {**DECLARED, "LIST": str(project.scratch / "list.json")}, "env_passthrough": ["ANTHROPIC_API_KEY"]}
+    mounts = {"docker": {"mounts": [f"{place}:{place}" for place in (project.scratch / "list.json", project.scratch / "spread.py")]}}
+    shown = mounts if project.environment["CODEPROBE_DRIVER"] == "docker" else {}
+    return {"env": {**DECLARED, "LIST": str(project.scratch / "list.json")}, "env_passthrough": ["ANTHROPIC_API_KEY"], **shown}
 
 
-@pytest.mark.parametrize(("mode", "driver"), [("xdist", "tempdir"), ("jobs", "tempdir"), ("jobs", "bubblewrap")])
+@pytest.mark.parametrize(("mode", "driver"), [("xdist", "tempdir"), ("jobs", "tempdir"), ("jobs", "bubblewrap"), ("jobs", "docker")])
 def test_nothing_leaks(project: Project, mode: str, driver: str) -> None:
-    env = prepare(project)
-    spread = [sys.executable, str(project.scratch / "spread.py")]
+    engine = use(project) if driver == "docker" else {}
+    env = {**prepare(project, engine="podman" if engine else ""), **engine}
+    spread = ["python3" if engine else sys.executable, str(project.scratch / "spread.py")]
     show = f"{shlex.join(spread)}; exit 1"
     says_all = [{"type": "run_command", "command": show}, {"type": "file_contains", "path": "out.txt", "includes": ["absent"]}]
     project.task("command", agent={"type": "command", "command": spread}, sandbox=sandbox(project), success_criteria=says_all)
