@@ -1,7 +1,7 @@
 """kill -9 of whatever a run consists of, at random points: nothing lives on, every trial has one final state, and an honest one.
 
 CP_KILL_ROUNDS says how many rounds (by default each victim in each mode once; `make soak`: 200), CP_KILL_SEED (1) which; a round that
-failed is repeated by the same two and `-k`. CP_KILL_DRIVER leaves the cards of one driver.
+failed is repeated by the same two and `-k`. CP_KILL_DRIVER leaves the cards of one driver; docker has cards only so, as each takes long.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests import containers
 from tests.front_door import MODES, Project, Run, scripted
 from tests.process_watch import (
     children_of,
@@ -40,12 +41,14 @@ from tests.stages import USAGE, quick_task
 SEED = int(os.environ.get("CP_KILL_SEED", "1"))
 VICTIMS = ("pytest", "keeper", "spawner", "agent", "grader")
 ONLY = os.environ.get("CP_KILL_DRIVER", "")
+_AT_ONCE = ("tempdir", "bubblewrap", *(("docker",) if ONLY == "docker" else ()))
+_OF_DRIVER = {"docker": ("client", "monitor")}  #: what the engine has of processes for each container
 #: each victim in each mode, many at once under each driver; a worker's death is that of its trial alone
 DECK = [
     (mode, victim, driver)
     for mode in MODES
-    for driver in (("tempdir", "bubblewrap") if mode == "jobs" else ("tempdir",))
-    for victim in (*VICTIMS, *(("worker",) if mode == "xdist" else ()))
+    for driver in (_AT_ONCE if mode == "jobs" else ("tempdir",))
+    for victim in (*VICTIMS, *(("worker",) if mode == "xdist" else ()), *_OF_DRIVER.get(driver, ()))
     if ONLY in ("", driver)
 ]
 ROUNDS = int(os.environ.get("CP_KILL_ROUNDS", len(DECK)))
@@ -58,6 +61,8 @@ CODES = {
     "spawner": {"SANDBOX_FAILED"},
     "agent": {"AGENT_CRASHED"},
     "grader": {"VERIFIER_FAILED"},
+    "client": {"SANDBOX_FAILED"},
+    "monitor": {"SANDBOX_FAILED"},
 }
 #: and where it was the enclosure that was hit
 ENCLOSED = {"agent": {"SANDBOX_FAILED"}, "grader": {"SANDBOX_FAILED"}}
@@ -84,11 +89,14 @@ class Round:
     dice: random.Random
     hit: str = ""  #: what was killed, for a person
     trial: str | None = None  #: task id of the trial that it belonged to, where that can be seen
+    engine: Mapping[str, str] = field(default_factory=dict)  #: variables for podman, under driver docker
     run: Run = field(init=False)
 
     # ---- what runs
     def fill(self) -> None:
         """Tasks whose every stage takes a moment and leaves a sign, an ordinary test between them."""
+        if self.driver == "docker":
+            self.engine = containers.use(self.project)
         marks = shlex.quote(str(self.project.marks)) if self.driver == "tempdir" else "/tmp"  # nothing of ours is to be seen inside
         limits = {} if self.driver == "tempdir" else {"sandbox": {"limits": {"pids": 500}, "network": "off"}}
         for number in range(TASKS[self.mode]):
@@ -159,10 +167,22 @@ class Round:
             keepers = [pid for spawner in spawners for pid in children_of(spawner)]
             if self.victim in ("spawner", "keeper"):
                 yield from {"spawner": spawners, "keeper": keepers}[self.victim]
-            for pid in [pid for keeper in keepers for pid in tree_of(keeper)[1:]] if self.victim in ("agent", "grader") else []:
+            if self.victim == "client":
+                yield from self.of_engine("run -i --name codeprobe-")
+            monitors = list(self.of_engine("conmon ")) if self.driver == "docker" else []
+            yield from monitors if self.victim == "monitor" else []
+            tops = monitors if self.driver == "docker" else keepers  # below whom the trials' own processes are
+            for pid in [pid for top in tops for pid in tree_of(top)[1:]] if self.victim in ("agent", "grader") else []:
                 command = " ".join(commands_of(pid))
                 if {"agent": "scripted.py" in command or " agent" in command, "grader": _GRADER.search(command)}[self.victim]:
                     yield pid
+
+    def of_engine(self, word: str) -> Iterator[int]:
+        """Processes of podman's for this run's containers."""
+        for entry in Path("/proc").iterdir():
+            command = " ".join(commands_of(int(entry.name))) if entry.name.isdigit() else ""
+            if word in command and f"codeprobe-{self.run.process.pid}-" in command:
+                yield int(entry.name)
 
     def trial_of(self, pid: int) -> str | None:
         """Task id of the trial that a process works for; None where it can't be seen, or no longer."""
@@ -177,10 +197,15 @@ class Round:
     def nothing_lives(self) -> None:
         """10 s, counted from the kill where that ended pytest, else from the end of the run."""
         if self.victim != "pytest" or not self.hit:
-            self.run.wait(60)
-        none_within(lambda: trial_processes(self.project) + harness_processes(self.run), 10)
+            self.run.wait(60 if self.driver != "docker" else 200)
+        none_within(lambda: trial_processes(self.project) + harness_processes(self.run) + self.containers(), 10)
         if self.victim == "pytest":
             self.run.wait()
+
+    def containers(self) -> list[str]:
+        """Those that the run has made and that are there still."""
+        name = f"name=^codeprobe-{self.run.process.pid}-"
+        return containers.podman(self.engine, "ps", "-a", "--filter", name, "--format", "{{.Names}}").split() if self.engine else []
 
     def files_are_whole(self) -> None:
         """No temporary name, nothing half-written."""
