@@ -257,6 +257,8 @@ def _read_all(fd: int) -> str:
     ("args", "environment", "code", "says"),
     [
         (("run", "--nosuch"), {}, "USAGE_ERROR", "--nosuch"),
+        (("run", "--jobs", "4"), {}, "USAGE_ERROR", "--jobs (did you mean '--max-parallel'?)"),
+        (("run", "--codeprobe-jobs=4"), {}, "USAGE_ERROR", "(did you mean '--max-parallel'?)"),
         (("run", "--agent"), {}, "USAGE_ERROR", "--agent"),
         (("run", "--agent="), {}, "USAGE_ERROR", "needs a value"),
         (("run", "--json", "--no-json"), {}, "USAGE_ERROR", "--json and --no-json"),

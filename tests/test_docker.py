@@ -315,12 +315,12 @@ def test_what_is_believed_of_a_container(tmp_path: Path) -> None:
     def cause(status: int, *, lacks: bool = False, ended: bool = True) -> str:
         end = EndMark()
         complaints.write_text(f"{said}{end.text if ended else ''}of another process\n")
-        process = WatchedContainer(Over(status), report, complaints, end, "image", lambda: lacks)
+        process = WatchedContainer(Over(status), report, complaints, end, "image", lambda: lacks, "podman")
         causes = {process.wait().cause for _ in range(2)}  # type: ignore[union-attr]
         assert complaints.read_text() == f"{said}of another process\n"
         return causes.pop()
 
-    assert {cause(2), cause(125)} == {"enclosure: of another process"}
+    assert {cause(2), cause(125)} == {"enclosure: of another process (by hand: podman run --rm image /bin/sh -c 'echo it works')"}
     report.path.write_text("ran\nno-python\n")
     assert (cause(2), cause(127)) == ("exit", "exit")
     assert "has no python3" in cause(127, lacks=True)

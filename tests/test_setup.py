@@ -62,6 +62,23 @@ ls node_modules >> list.txt; node -p 'require("hello-x")' >> list.txt
 """
 
 
+def test_packages_that_lie_beside_the_task(project: Project, installers: Mapping[str, str]) -> None:
+    """Paths are the file's own, as those of templates are; extras stay."""
+    project.environment.update(installers)
+    file = wheel(project.path / "tasks/lib", "greeter", "3.0")
+    project.write("lib/hello-x/package.json", json.dumps({"name": "hello-x", "version": "1.0.0", "main": "main.js"}))
+    project.write("lib/hello-x/main.js", "module.exports = 'hello';\n")
+    setup = {"python": {"packages": [f"./lib/{file.name}[x]"]}, "node": {"packages": ["../lib/hello-x"]}}
+    work = "python -c 'import greeter; print(greeter.VERSION)' > out.txt; node -p 'require(\"hello-x\")' >> out.txt"
+    says = [{"type": "file_contains", "path": "out.txt", "includes": ["3.0\nhello"]}]
+    for driver in ("tempdir", "bubblewrap"):
+        own = {"driver": driver, "setup": setup}
+        project.task(driver, sandbox=own, agent=scripted({"run": work}), success_criteria=says)
+    project.environment["CODEPROBE_DRIVER"] = ""
+    run = project.run("tasks", "--codeprobe-agent=scripted").assert_consistent()
+    assert run.statuses == {"tempdir": "passed", "bubblewrap": "passed"}, run.output
+
+
 @pytest.mark.parametrize("driver", ["tempdir", "bubblewrap"])
 def test_packages_of_a_task_and_of_a_trial(
     project: Project, tmp_path: Path, wheels: Path, installers: Mapping[str, str], driver: str

@@ -111,7 +111,11 @@ def test_an_inline_schema_is_no_path(tmp_path: Path) -> None:
         ("solution: {patch: no.patch}", "5:19 'solution.patch' names a file that is not there: 'no.patch'"),
         ("solution: {directory: t.yaml}", "5:23 'solution.directory' must name a folder, not a file: 't.yaml'"),
         ("reference: {file: .}", "5:19 'reference.file' must name a file, not a folder: '.'"),
-        ("pre_run: [echo]", "5:11 'pre_run[0]' must be a mapping, not 'echo'"),
+        (
+            "sandbox: {setup: {python: {packages: [a, '../no[x]']}}}",
+            "5:42 'sandbox.setup.python.packages[1]' names a path that is not there: '../no[x]'",
+        ),
+        ("pre_run: [echo]", "5:11 'pre_run[0]' must be a mapping, not 'echo'; write {command: 'echo'}"),
         ("pre_run: [{command: x, timeout: 0}]", "5:33 'pre_run[0].timeout' must be greater than 0, not 0"),
         ("pre_run: [{comand: x}]", "5:12 unknown field 'comand' (did you mean 'command'?) in 'pre_run[0]'"),
         ("agent: [1]", "5:8 'agent' must be a mapping, not a list"),

@@ -21,6 +21,7 @@ from pytest_codeprobe.cli.regrade import regrade
 from pytest_codeprobe.cli.schema import schema
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean, error_codes
 from pytest_codeprobe.model.clock import SystemClock, stamp
+from pytest_codeprobe.options import BUILT
 from pytest_codeprobe.run.envelope import entry, refusal
 from pytest_codeprobe.run.remedy import Invocation, addressed, nearest
 from pytest_codeprobe.text import json_line
@@ -117,7 +118,7 @@ def _usage_error(argv: list[str], error: click.ClickException) -> CodeprobeError
     """What click refuses."""
     message = error.format_message()
     if isinstance(error, click.NoSuchOption):
-        meant = nearest(error.option_name, error.possibilities or ())
+        meant = _flag_of_pytest(argv, error.option_name) or nearest(error.option_name, error.possibilities or ())
         message = f"no such option: {error.option_name}" + (f" (did you mean {meant!r}?)" if meant else "")
         corrected = (program(), *(_renamed(a, error.option_name, meant) for a in argv)) if meant else None
         if argv[:1] == ["run"]:
@@ -131,6 +132,14 @@ def _usage_error(argv: list[str], error: click.ClickException) -> CodeprobeError
     command = _command(argv)
     words = " ".join(("codeprobe", *([command] if command else []), "--help"))
     return CodeprobeError("USAGE_ERROR", message, remediation=f"See `{words}`.")
+
+
+def _flag_of_pytest(argv: list[str], name: str) -> str | None:
+    """Our spelling of a flag that is called so on pytest's command line, with or without `codeprobe`."""
+    command = _command(argv)
+    known = {flag for parameter in group.commands[command].params for flag in parameter.opts} if command is not None else set()
+    spellings = next((option.cli for option in BUILT if name in (option.flag, f"--{option.name}")), ())
+    return next((flag for flag in sorted(spellings, key=len, reverse=True) if flag in known), None)
 
 
 def _no_command(argv: list[str]) -> CodeprobeError:
@@ -174,6 +183,8 @@ def _refuse(argv: list[str], error: CodeprobeError, shown: click.ClickException 
     invocation = Invocation(program=called, arguments=tuple(argv[len(called) - 1 :]), console=True, command=command or "")
     line = addressed(entry(error), invocation)
     if shown is not None:
+        if isinstance(shown, click.NoSuchOption):
+            shown = click.UsageError(error.message, shown.ctx)  # with the flag that we think was meant
         shown.show(file=sys.stderr)
         if error.remediation == _BEHIND:
             click.echo(_BEHIND, err=True)

@@ -63,9 +63,8 @@ def check_offline(live: Live, plan: Collection[PlannedTrial]) -> None:
             f"offline: under driver {', '.join(drivers)} agents and graders are held by proxy variables alone; "
             'a program that ignores them, or makes sockets of its own, is not (docs: "Offline runs")'
         )
-    agents = sorted(
-        {t.agent for t in starting if live.driver_of(t) == _APART and t.agent is not None and live.registry.agent(t.agent).calls_model}
-    )
+    reaching = [t for t in starting if live.driver_of(t) == _APART and t.network != "off"]
+    agents = sorted({t.agent for t in reaching if t.agent is not None and live.registry.agent(t.agent).calls_model})
     if agents:
         live.warn(
             f"offline: sessions of agent {', '.join(agents)} need the network also under driver {_APART}, and are held by proxy variables "

@@ -35,6 +35,7 @@ class PlannedTrial(Model):
     user: str | None = None  #: the agent that plays a simulated user
     users_variables: tuple[str, ...] = ()  #: names that the task gives that one's session
     driver: str
+    network: str | tuple[str, ...] = "on"
     limits: dict[str, Any]
     expect: str = "pass"
     tags: tuple[str, ...] = ()
@@ -99,6 +100,7 @@ def planned(
         user=None if user is None else user.type,
         users_variables=() if user is None else tuple(sorted(user.env)),
         driver=trial.sandbox.driver,
+        network=trial.sandbox.network,
         limits=trial.limits.model_dump(exclude_none=True),
         expect=trial.expect,
         tags=trial.tags,

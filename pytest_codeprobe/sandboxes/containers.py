@@ -186,9 +186,19 @@ class WatchedContainer(WatchedProcess):
 
     maker = "the engine"
 
-    def __init__(self, process: Process, report: Report, stderr: Path, end: EndMark, image: str, lacks_python: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        process: Process,
+        report: Report,
+        stderr: Path,
+        end: EndMark,
+        image: str,
+        lacks_python: Callable[[], bool],
+        client: str,
+    ) -> None:
         """`lacks_python`: asks the image itself, since what runs in a container can write in its report."""
         super().__init__(process, stderr)
+        self.by_hand = f" (by hand: {client} run --rm {image} /bin/sh -c 'echo it works')"
         self._report, self._end, self._image, self._lacks_python = report, end, image, lacks_python
 
     def looked_at(self, ended: ProcessExit) -> ProcessExit:

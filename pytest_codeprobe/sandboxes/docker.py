@@ -206,7 +206,7 @@ class DockerSandbox(BaseSandbox):
         def watched(process: Process) -> Process:
             counters = Counters(engine, name, limits, report)
             held = HeldProcess(process, counters, _GRACE) if counters.ends or limits.cpus is not None else process
-            return WatchedContainer(held, report, stderr, end, self._config.image or image.id[:12], lacks_python)
+            return WatchedContainer(held, report, stderr, end, self._config.image or image.id[:12], lacks_python, engine.program)
 
         return Enclosed(argv, "/", watched, env={**engine.env, **odd}, outside=engine.outside(name), doorless=lacks_python)
 

@@ -17,6 +17,7 @@ class WatchedProcess:
     """A driver's own class says in `looked_at` what an end is. `stderr`: where the program that makes the enclosure complains."""
 
     maker = ""  #: that program, as a sentence names it
+    by_hand = ""  #: how one sees more of it, behind its last words
 
     def __init__(self, process: Process, stderr: Path) -> None:
         self._process, self._stderr = process, stderr
@@ -40,7 +41,7 @@ class WatchedProcess:
 
     def not_made(self, ended: ProcessExit, why: str = "") -> ProcessExit:
         """The end of an enclosure that could not be made; without a reason in the maker's own last words, as nobody else was there."""
-        return replace(ended, status=None, cause=f"enclosure: {why or self._last_words()}")
+        return replace(ended, status=None, cause=f"enclosure: {why or self._last_words() + self.by_hand}")
 
     def taken_away(self, ended: ProcessExit) -> ProcessExit:
         """The end of an enclosure that came before that of what ran in it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,8 +51,14 @@ _VARIABLES: tuple[tuple[str, ...], ...] = (
     ("sandbox", "docker", "build"),
     ("sandbox", "docker", "mounts"),
 )
+#: packages, some of which may be paths
+_PACKAGES: tuple[tuple[str, ...], ...] = (
+    ("sandbox", "setup", "python", "packages", "*"),
+    ("sandbox", "setup", "node", "packages", "*"),
+)
+_OF_PATHS = re.compile(r"(~|\.\.?)(/.*?)?(\[.*\])?")  #: what can't be a package's name, and its extras
 #: the tables in which something may be replaced
-_CHANGED = frozenset(at[0] for at in (*(spec.at for spec in _FIELDS), *_VARIABLES) if len(at) > 1)
+_CHANGED = frozenset(at[0] for at in (*(spec.at for spec in _FIELDS), *_VARIABLES, *_PACKAGES) if len(at) > 1)
 
 
 @dataclass(slots=True)
@@ -75,6 +83,9 @@ class Resolver:
         for at in _VARIABLES:
             if _may_stand(result, at):
                 self._each(result, at, (), self._expanded)
+        for at in _PACKAGES:
+            if _may_stand(result, at):
+                self._each(result, at, (), self._package)
         return result
 
     def beside_task(self, raw: Mapping[str, Any], fields: Mapping[str, str], path: FieldPath) -> dict[str, Any]:
@@ -118,6 +129,17 @@ class Resolver:
         except PathProblem as problem:
             self.fault(path, str(problem))
             return value
+
+    def _package(self, value: Any, path: FieldPath) -> Any:
+        """Where it is a path, from the file's own folder: an absolute one. It is not one of the task's files: it may hold these."""
+        match = _OF_PATHS.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            return value
+        place, extras = f"{match[1]}{match[2] or ''}", match[3] or ""
+        found = os.path.normpath(self.file.parent / os.path.expanduser(place))  # noqa: PTH111
+        if not os.path.exists(found):  # noqa: PTH110
+            self.fault(path, f"names a path that is not there: {value!r}")
+        return f"{found}{extras}"
 
     def _without_variables(self, text: str) -> str:
         self.variables = self.variables or "$" in text

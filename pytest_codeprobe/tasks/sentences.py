@@ -83,9 +83,17 @@ def report(
         elif not path and kind == "value_error":
             message = _own_words(fault) if not prefix else about(prefix, _own_words(fault))
         else:
-            message = about((*prefix, *path), _sentence(faults))
+            message = about((*prefix, *path), _sentence(faults)) + _in_full(fault, _model_at(model, path))
         place = document.place((*where, *path), key=kind == "extra_forbidden")
         problems.add(place, (*prefix, *path), message)
+
+
+def _in_full(fault: _Error, model: type[BaseModel] | None) -> str:
+    """How a text is written where a mapping has to stand, if it can only be meant for one field of that."""
+    if _KINDS.get(fault["type"]) != "a mapping" or not isinstance(fault["input"], str) or model is None:
+        return ""
+    musts = [field.alias or name for name, field in model.model_fields.items() if field.is_required()]
+    return f"; write {{{musts[0]}: {shown(fault['input'])}}}" if len(musts) == 1 else ""
 
 
 def about(path: FieldPath, words: str) -> str:
