@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.server
 import os
@@ -126,13 +127,25 @@ def mute() -> Iterator[tuple[str, threading.Event]]:
 
 
 @contextlib.contextmanager
-def web(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """A server of plain files on loopback, which git calls dumb: it gives out no single commit. Its address and what it was asked for."""
+def web(folder: Path, login: str = "") -> Iterator[tuple[str, list[str]]]:
+    """A server of plain files on loopback, which git calls dumb: it gives out no single commit. Its address and what it was asked for.
+
+    `login`: `name:password` that it wants.
+    """
     asked: list[str] = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args, directory=str(folder))
+
+        def do_GET(self) -> None:
+            if login and self.headers.get("Authorization") != f"Basic {base64.b64encode(login.encode()).decode()}":
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="x"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            else:
+                super().do_GET()
 
         def log_message(self, format: str, *args: Any) -> None:  # as the base class calls it
             asked.append(format % args)

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.config import SandboxConfig
-from pytest_codeprobe.sandboxes import objects
+from pytest_codeprobe.sandboxes import fetching, objects
 from pytest_codeprobe.sandboxes.sources import Repositories
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore
 from tests.front_door import Project, scripted
@@ -306,6 +306,35 @@ def test_servers(bench: Bench) -> None:
         assert secret not in said
         assert f"http://[REDACTED]@{place}/none.git?[REDACTED]" in said
         assert "fatal: " in said
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("me:s3cr3t%2Fw%25rd@", "me:s3cr3t/w%rd"), ("t0ken-alone@", "t0ken-alone:"), ("me@", "me:of-the-helper")],
+    ids=["both", "token", "helper"],
+)
+def test_who_logs_in_is_on_no_command_line(bench: Bench, monkeypatch: pytest.MonkeyPatch, given: str, wanted: str) -> None:
+    """All users of a machine see these, of git's own helpers too. The user's own helpers still know passwords."""
+    source = bench.folder / "source"
+    base = commit(source, {"app.py": "x = 1\n"})
+    served = bare(source, bench.folder / "served/x.git")
+    git(served, "update-server-info")
+    log, program = bench.folder / "trace", bench.folder / "git"
+    program.write_text(f'#!/bin/sh\nGIT_TRACE={log} exec git "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(fetching, "find_git", lambda: str(program))
+    if "helper" in wanted:
+        helper = bench.folder / "helper"
+        helper.write_text("#!/bin/sh\necho password=of-the-helper\n")
+        helper.chmod(0o755)
+        bench.environ |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "credential.helper", "GIT_CONFIG_VALUE_0": str(helper)}
+        bench.again()
+    with web(served.parent, wanted) as (place, asked):
+        assert files(bench.lay({"url": f"http://{given}{place}/x.git", "commit": base})) == {"app.py": "x = 1\n"}
+    assert any("401" in line for line in asked)
+    said = log.read_text()
+    assert "remote-http" in said
+    assert not [part for part in {*wanted.split(":"), *given.strip("@").split(":")} - {"me", ""} if part in said]
 
 
 def test_what_is_kept_is_not_believed(bench: Bench) -> None:

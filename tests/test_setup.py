@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from pytest_codeprobe.sandboxes.sweep import is_private
 from tests.front_door import Project, Run, scripted
-from tests.package_index import TOKEN, index
+from tests.package_index import TOKEN, USER, index
 from tests.packages import node_package, wheel
 
 GREETER = {"setup": {"python": {"packages": ["greeter"]}}}
@@ -176,6 +177,29 @@ def test_installed_once_by_the_user_s_own_settings(project: Project, wheels: Pat
     places = [*run.folder.resolve().rglob("*"), project.scratch / "stdout", project.scratch / "stderr", run.junit_file]
     places += [*Path(installers["XDG_CACHE_HOME"], "pytest-codeprobe").rglob("*.json")]
     assert [path for path in places if path.is_file() and TOKEN.encode() in path.read_bytes()] == []
+    assert left(project) == []
+
+
+def test_a_login_in_a_package_s_url_is_on_no_command_line(project: Project, wheels: Path, installers: Mapping[str, str]) -> None:
+    """All users of a machine see these; pip has it from a file that is gone afterwards."""
+    with index(wheels) as served:
+        place = served.url.partition("@")[2].partition("/")[0]
+        url = f"http://{USER}:{TOKEN}@{place}/greeter-1.0-py3-none-any.whl"
+        project.task(
+            "t", sandbox={"setup": {"python": {"packages": ["other==2.0", f"greeter @ {url}"]}}}, agent=IMPORTS, success_criteria=OUT
+        )
+        run = project.start("tasks", "--codeprobe-agent=scripted", env=dict(installers))
+        seen: dict[str, bool] = {}
+        while run.process.poll() is None:
+            for entry in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    if "pip install" in words and str(project.scratch) in words:
+                        seen[words] = TOKEN in words
+        run.wait()
+    assert run.statuses == {"t": "passed"}, run.output
+    assert seen
+    assert not any(seen.values()), seen
     assert left(project) == []
 
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pytest_codeprobe.errors import CodeprobeError, did_you_mean
 from pytest_codeprobe.model.network import Endpoint
+from pytest_codeprobe.sandboxes.logins import without_login
 from pytest_codeprobe.sandboxes.patch import find_git
 from pytest_codeprobe.sandboxes.sweep import new_folder
 from pytest_codeprobe.sandboxes.tools import ToolResult, run_tool
@@ -57,9 +58,13 @@ class Remote:
     def __init__(
         self, url: str, environ: Mapping[str, str], *, redirects: bool = True, stopped: Callable[[], str | None] = lambda: None
     ) -> None:
-        self._url, self.shown = url, shown_url(url)
+        self._url, login = without_login(url)
+        self.shown = shown_url(url)
         self._env, self._stopped = fetching_environment(environ), stopped
         self._options = [*OPTIONS, *_PLAIN, *_PATIENCE, *(() if redirects else ("-c", "http.followRedirects=false"))]
+        if login is not None:
+            self._env = {**self._env, **login.environment(self._env)}
+            self._options += login.options
         self._secrets = [part for part in secrets_of_url(url) if len(part) > 2]
 
     def endpoint(self) -> Endpoint | None:

@@ -198,12 +198,21 @@ def install_python(packages: Sequence[str], place: Path, installer: Installer) -
     """Put the packages into the virtual environment at `place`, by its own pip."""
     retries = ["--retries=0"] if installer.context.options.offline else []
     options = ["--no-input", "--disable-pip-version-check", "--no-warn-script-location", "--progress-bar=off", *retries]
-    installer.make(
-        f"sandbox.setup.python: pip could not install {', '.join(packages)}",
-        *(str(place / "bin" / "python"), "-I", "-m", "pip", "install", *options, "--", *packages),
-        cwd=installer.folder,
-        remedy="Correct `packages`, or what pip goes by: `python -m pip config list` shows it, and PIP_* variables count.",
-    )
+    secret = [package for package in packages if _LOGIN.search(package)]
+    told = installer.folder / "requirements.txt"
+    if secret:  # command lines are seen by all users of a machine
+        told.touch(0o600)
+        told.write_text("\n".join(secret), encoding="utf-8")
+        options.append(f"--requirement={told}")
+    try:
+        installer.make(
+            f"sandbox.setup.python: pip could not install {', '.join(packages)}",
+            *(str(place / "bin" / "python"), "-I", "-m", "pip", "install", *options, "--", *(p for p in packages if p not in secret)),
+            cwd=installer.folder,
+            remedy="Correct `packages`, or what pip goes by: `python -m pip config list` shows it, and PIP_* variables count.",
+        )
+    finally:
+        told.unlink(missing_ok=True)
 
 
 # ---- Node
