@@ -8,6 +8,7 @@ there. All capabilities are dropped: started by root it would keep them, and cou
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -72,6 +73,7 @@ class BubblewrapSandbox(BaseSandbox):
     def __init__(self, trial: Trial, context: Context, templates: TemplateStore, program: str, *, filtered: bool) -> None:
         super().__init__(trial, context, templates)
         self._program, self._filtered = program, filtered
+        self._hidden: list[Path] | None = None  #: folders of users' where the system's are shown
 
     def door(self, role: Role) -> Path | None:
         """Where the run is offline and the role needs no model."""
@@ -96,11 +98,13 @@ class BubblewrapSandbox(BaseSandbox):
         if command.door is not None:
             shown.append(command.door)
             through = [own_python(), "-I", "-S", "-B", str(_DOOR), str(command.door), str(DOOR_PORT)]
-        status, hidden = self.logs / f"bwrap-{next(self._numbers)}", covered(self._of_users())
+        if self._hidden is None:
+            self._hidden = covered(self._of_users())
+        status, hidden = self.logs / f"bwrap-{next(self._numbers)}", self._hidden
         argv = [
             "/bin/sh", "-c", _START, "bwrap", str(status), self._filter(), self._program, "--json-status-fd", "3",
             *(("--seccomp", "4") if self._filtered else ()),
-            *walls(network=self.trial.sandbox.network != "off" and command.door is None, room_mb=self.trial.sandbox.limits.disk_mb),
+            *_walls_of_run(network=self.trial.sandbox.network != "off" and command.door is None, room_mb=self.trial.sandbox.limits.disk_mb),
             *(word for place in hidden for word in ("--tmpfs", str(place))),
             *(word for place in narrowed(shown, hidden) for word in ("--ro-bind", os.path.realpath(place), str(place))),
             *(word for place in own for word in ("--bind", str(place), str(place))),
@@ -191,6 +195,12 @@ def walls(*, network: bool, room_mb: int | None = None) -> Iterator[str]:
     for place in sorted(folders.union(HIDDEN_FOLDERS)):
         if Path(place).is_dir() and folders.isdisjoint(map(str, Path(place).parents)):
             yield from ("--tmpfs", place, "--remount-ro", place)
+
+
+@functools.cache
+def _walls_of_run(*, network: bool, room_mb: int | None) -> tuple[str, ...]:
+    """The same for all trials of a process: the system's folders stay what they are."""
+    return tuple(walls(network=network, room_mb=room_mb))
 
 
 class BubblewrapDriver:

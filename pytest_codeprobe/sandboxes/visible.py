@@ -73,14 +73,15 @@ def narrowed(places: Iterable[Path], hidden: Sequence[Path] = ()) -> Iterator[Pa
 
     `hidden`: folders in which the system's show nothing.
     """
-    shown = [Path(name) for name in SYSTEM]
+    shown, closed = list(SYSTEM), list(map(str, hidden))  # of texts: this is asked for each command
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.home() raises where nobody knows it
-    for place in sorted(dict.fromkeys(places), key=lambda path: len(path.parts)):
-        if place in (Path("/"), home, home.parent) or not place.exists():
+    never = {"/", str(home), str(home.parent)}
+    for place in sorted(dict.fromkeys(map(str, places)), key=lambda path: path.count("/")):
+        if place in never or not os.path.exists(place):  # noqa: PTH110
             continue
-        if not any(place.is_relative_to(other) and not _between(other, place, hidden) for other in shown):
+        if not any(_is_in(place, other) and not _between(other, place, closed) for other in shown):
             shown.append(place)
-            yield place
+            yield Path(place)
 
 
 def never_bound(place: Path) -> str | None:
@@ -90,8 +91,12 @@ def never_bound(place: Path) -> str | None:
     return None if any(narrowed([place], [place])) else "is never shown as a whole: name what is needed of it"
 
 
-def _between(outer: Path, place: Path, hidden: Iterable[Path]) -> bool:
-    return any(place.is_relative_to(each) and each != outer and each.is_relative_to(outer) for each in hidden)
+def _is_in(place: str, outer: str) -> bool:
+    return place == outer or place.startswith(f"{outer}/")
+
+
+def _between(outer: str, place: str, hidden: Iterable[str]) -> bool:
+    return any(_is_in(place, each) and each != outer and _is_in(each, outer) for each in hidden)
 
 
 def unseen(path: str, bound: Iterable[Path]) -> list[str]:
