@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.config import DockerConfig, DockerMount
 from pytest_codeprobe.model.sandbox import ProcessExit
-from pytest_codeprobe.sandboxes.containers import EndMark, Report, WatchedContainer
+from pytest_codeprobe.sandboxes.containers import Evidence, Report, WatchedContainer
 from pytest_codeprobe.sandboxes.docker import mounts, translated
 from pytest_codeprobe.sandboxes.engines import Engine, client_environment
 from pytest_codeprobe.sandboxes.images import Image
@@ -118,6 +118,58 @@ def test_another_user_inside(project: Project) -> None:
     (warning,) = [warning for warning in run.envelope["warnings"] if "disk_mb" in warning]
     assert "it is left out: with sandbox.docker.user each file of a template becomes another's" in warning
     run.assert_nothing_left()
+    assert not containers.of(engine, run)
+
+
+def test_another_user_reads_what_is_its_owners_alone(project: Project) -> None:
+    """Of somebody whose files are for nobody else: what grades is shown as a copy, and the files stay as they are."""
+    engine = use(project)
+    project.write("tasks/hidden/test_it.py", "import helper\ndef test_it(): assert helper.N == 1\n")
+    project.write("tasks/hidden/helper.py", "N = 1\n")
+    check = project.write("tasks/check.sh", "test $(id -u) = 1234 && grep -q x out.txt\n")
+    for path in (*(project.path / "tasks").rglob("*"), project.path / "tasks"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    by_script = {"type": "run_command", "command": "sh $TASK_DIR/check.sh"}
+    for name in ("one", "two"):
+        sandbox = {"docker": {"user": "1234"}}
+        project.task(name, agent=scripted(WRITE), sandbox=sandbox, success_criteria=[by_script, {"type": "pytest", "paths": ["hidden"]}])
+    run = project.run("tasks", AGENT, "--codeprobe-jobs=2").assert_consistent()
+    assert run.statuses == {"one": "passed", "two": "passed"}, run.output
+    assert check.stat().st_mode & 0o777 == 0o600
+    assert not containers.of(engine, run)
+
+
+def test_offline_the_way_out_is_no_program_of_the_task_s(project: Project) -> None:
+    """A stand-in for python3 is what the command finds, and nothing else is started by it."""
+    engine = use(project)
+    mock = project.write("tasks/mocks/python3", "#!/bin/sh\necho mocked > out.txt; exit 125\n")
+    mock.chmod(0o755)
+    shell = {"type": "command", "command": ["sh", "-c", "python3 --version; exit 0"]}
+    criteria = [{"type": "file_contains", "path": "out.txt", "includes": ["mocked"]}]
+    project.task(
+        "t",
+        agent=shell,
+        sandbox={"mock_path_dirs": ["mocks"], "template_sources": [{"type": "template_dir", "path": "start"}]},
+        success_criteria=criteria,
+    )
+    project.write("tasks/start/mocks/python3", mock.read_text()).chmod(0o755)
+    run = project.run("tasks", "--codeprobe-agent=command", "--codeprobe-offline").assert_consistent()
+    assert run.statuses == {"t": "passed"}, run.output
+    assert not containers.of(engine, run)
+
+
+def test_a_user_of_a_dialog_has_the_task_s_image(project: Project) -> None:
+    engine = use(project, image=None)
+    says = scripted({"say": "Write it."}, {"say": "<<<END>>>"})
+    project.task(
+        "t",
+        agent=scripted(WRITE, {"say": "Done."}),
+        simulation={"goal": "g", "agent": says},
+        sandbox={"docker": {"image": IMAGE}},
+        success_criteria=OUT,
+    )
+    run = project.run("tasks", AGENT).assert_consistent()
+    assert run.statuses == {"t": "passed"}, run.output
     assert not containers.of(engine, run)
 
 
@@ -310,32 +362,33 @@ def test_what_is_believed_of_a_container(tmp_path: Path) -> None:
     """Where nothing has run it is no end of the command's, whatever status the shell gave; what ran there may write in the report."""
     complaints = tmp_path / "stderr"
     complaints.write_text("/bin/sh: 1: .: cannot open /run/codeprobe/environment: Permission denied\n")
-    report, said = Report(tmp_path / "report"), complaints.read_text()
+    report, told = Report(tmp_path / "report"), tmp_path / "told"
 
-    def cause(status: int, *, lacks: bool = False, ended: bool = True) -> str:
-        end = EndMark()
-        complaints.write_text(f"{said}{end.text if ended else ''}of another process\n")
-        process = WatchedContainer(Over(status), report, complaints, end, "image", lambda: lacks, "podman")
-        causes = {process.wait().cause for _ in range(2)}  # type: ignore[union-attr]
-        assert complaints.read_text() == f"{said}of another process\n"
-        return causes.pop()
+    def cause(status: int, *, lacks: bool | None = False, inspected: str = "") -> str:
+        told.write_text(inspected)
+        asked = None if lacks is None else lambda: bool(lacks)
+        ended = WatchedContainer(Over(status), Evidence(report, told), complaints, "x", "podman run", asked).wait()
+        assert ended is not None
+        return ended.cause
 
-    assert {cause(2), cause(125)} == {"enclosure: of another process (by hand: podman run --rm image /bin/sh -c 'echo it works')"}
-    report.path.write_text("ran\nno-python\n")
-    assert (cause(2), cause(127)) == ("exit", "exit")
+    nothing = "/bin/sh: 1: .: cannot open /run/codeprobe/environment: Permission denied"
+    assert {cause(2), cause(125, inspected="exited 125")} == {f"enclosure: {nothing} (by hand, without mounts and limits: podman run)"}
+    report.path.write_text("ran\nno-python\nended\n")
+    assert (cause(2), cause(127), cause(137)) == ("exit", "exit", "exit")
     assert "has no python3" in cause(127, lacks=True)
-    ends = {cause(status, ended=False) for status in (0, 1, 125, 137)}
-    assert ends == {"taken: of another process"}
+    assert cause(127, lacks=None) == "exit"  # none was wanted
+    for forged in ("ran\n", "ran\nended", "ran\nended\nand more\n", "x" * (3 << 16)):
+        report.path.write_text(forged)
+        assert (cause(1, inspected="exited 1\n"), cause(125, inspected="exited 125\n")) == ("exit", "exit")
+        others = {(1, ""), (125, "running 0\n"), (137, "exited 137\n"), (1, "exited 137\n"), (-9, "running 0\n")}
+        assert {cause(status, inspected=said) for status, said in others} == {f"taken: {nothing}"}
 
 
-def test_the_mark_of_the_end_is_found_in_a_long_log(tmp_path: Path) -> None:
-    log, end = tmp_path / "stderr", EndMark()
-    body = os.urandom(3 << 20)
-    log.write_bytes(body + end.text.encode() + b"x")
-    assert end.taken_from(log)
-    assert log.read_bytes() == body + b"x"
-    assert not EndMark().taken_from(log)
-    assert not EndMark().taken_from(tmp_path / "none")
+def test_counters_are_found_in_a_report_of_any_length(tmp_path: Path) -> None:
+    report = Report(tmp_path / "report")
+    report.path.write_text("ran\n" + "forged 1\n" * 100_000 + "memory_mb 1\nended\n")
+    assert {"ran", "forged", "memory_mb", "ended"} <= report.read().keys()
+    assert report.ended
 
 
 def test_an_engine_that_ends_a_session_is_no_failure_of_the_session(project: Project) -> None:
@@ -364,11 +417,37 @@ def test_an_engine_that_ends_a_session_is_no_failure_of_the_session(project: Pro
     run.wait(60)
     run.assert_consistent()
     assert {task: run.finished[task]["code"] for task in kinds} == dict.fromkeys(kinds, "SANDBOX_FAILED"), run.output
-    assert all("its sandbox ended before it did" in run.result(task)["reason"] for task in kinds)
+    assert all("its sandbox was ended from outside" in run.result(task)["reason"] for task in kinds)
     assert {task: run.statuses[task] for task in own} == dict.fromkeys(own, "passed")
-    for task in ("status", "signal"):
-        assert (run.trial(task) / "attempt-1/agent.stderr").read_text() == "said\n"
-    assert "codeprobe: end" not in (run.trial("flood") / "attempt-1/agent.stderr").read_text()
+    run.assert_nothing_left()
+    assert not containers.of(engine, run)
+
+
+#: what a command may do to the first process of its container, and to what that says, before it fails
+_TO_THE_FIRST = {
+    "files": "python3 -c 'import resource; resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))'",
+    "memory": "python3 -c 'import resource; resource.prlimit(1, resource.RLIMIT_AS, (0, 0))'",
+    "report": 'python3 -c \'open("/run/codeprobe/report", "w").write("x" * 3000000)\'',
+    "sparse": "truncate -s 3G /run/codeprobe/report",
+    "ended": "echo ended > /run/codeprobe/report",
+    "eraser": "(setsid sh -c 'while :; do : > /run/codeprobe/report; done' &)",
+    "signals": "kill -TERM 1; kill -INT 1; kill -KILL 1",
+    "closed": "exec 2>&- >&-",
+}
+
+
+def test_no_command_makes_its_own_end_the_engine_s(project: Project) -> None:
+    """Whatever it does: what fails has failed, by a grader and by a session, and nothing waits for ever."""
+    engine = use(project)
+    for name, does in _TO_THE_FIRST.items():
+        fails = {"type": "run_command", "command": f"{does}; exit 1"}
+        project.task(name, agent=scripted(WRITE, {"run": f"{does}; true"}), success_criteria=[*OUT, fails])
+    run = project.run("tasks", AGENT, "--codeprobe-jobs=4").assert_consistent()
+    assert run.statuses == dict.fromkeys(_TO_THE_FIRST, "failed"), run.output
+    forged = {"type": "run_command", "command": "echo no-python >> /run/codeprobe/report; exit 127"}
+    project.task("no-python", file="none/t.yaml", sandbox={"docker": {"image": BARE}}, success_criteria=[forged])
+    none = project.run("none", "--codeprobe-agent=none").assert_consistent()
+    assert none.statuses == {"no-python": "failed"}, none.output
     run.assert_nothing_left()
     assert not containers.of(engine, run)
 

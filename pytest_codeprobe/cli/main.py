@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from typing import Any
@@ -118,7 +119,7 @@ def _usage_error(argv: list[str], error: click.ClickException) -> CodeprobeError
     """What click refuses."""
     message = error.format_message()
     if isinstance(error, click.NoSuchOption):
-        meant = _flag_of_pytest(argv, error.option_name) or nearest(error.option_name, error.possibilities or ())
+        meant = _flag_of_pytest(argv, error.option_name) or nearest(error.option_name, {*(error.possibilities or ())} - {"--help"})
         message = f"no such option: {error.option_name}" + (f" (did you mean {meant!r}?)" if meant else "")
         corrected = (program(), *(_renamed(a, error.option_name, meant) for a in argv)) if meant else None
         if argv[:1] == ["run"]:
@@ -185,6 +186,7 @@ def _refuse(argv: list[str], error: CodeprobeError, shown: click.ClickException 
     if shown is not None:
         if isinstance(shown, click.NoSuchOption):
             shown = click.UsageError(error.message, shown.ctx)  # with the flag that we think was meant
+            line = dataclasses.replace(line, message=error.message)  # and the one that was typed
         shown.show(file=sys.stderr)
         if error.remediation == _BEHIND:
             click.echo(_BEHIND, err=True)

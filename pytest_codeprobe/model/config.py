@@ -183,6 +183,8 @@ class DockerConfig(Model):
     def _one_image(self) -> DockerConfig:
         if self.image is not None and self.dockerfile is not None:
             raise ValueError("'image' and 'dockerfile' exclude each other")
+        if self.image is not None and self.build_args:
+            raise ValueError("'build' belongs to a 'dockerfile', not to an 'image'")
         if self.working_dir is not None and not self.working_dir.startswith("/"):
             raise ValueError(f"'working_dir' is {self.working_dir!r}; it must be an absolute path")
         return self

@@ -75,7 +75,8 @@ class ProcessExit:
         if self.cause.startswith("enclosure:"):
             return f"its sandbox could not be made: {self.cause.removeprefix('enclosure: ')}"
         if self.cause.startswith("taken:"):
-            return f"its sandbox ended before it did; the last line of its errors: {self.cause.removeprefix('taken: ')}"
+            said = self.cause.removeprefix("taken:").strip()
+            return "its sandbox was ended from outside" + (f"; stderr ends with: {said}" if said else "")
         if self.cause == "lost":
             return "its keeper was killed, and it with that"
         return f"its output could not be written: {self.cause.removeprefix('log: ')}" if self.cause.startswith("log:") else None

@@ -44,6 +44,13 @@ def scratch_of(context: Context) -> Path:
     return context.scratch or Path(tempfile.gettempdir())
 
 
+def network_wanted(network: str | Sequence[str]) -> str:
+    """What a task needs that asks for a network which is neither on nor off."""
+    if isinstance(network, str) and network != "model":
+        return f"on or off, in quotes, not {network!r}"
+    return "the gateway, which is not available yet: say on or off"
+
+
 @dataclass(frozen=True, slots=True)
 class Enclosed:
     """A command as the keeper starts it."""

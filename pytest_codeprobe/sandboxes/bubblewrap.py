@@ -25,7 +25,7 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.network import DOOR_PORT
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessExit, Role
 from pytest_codeprobe.model.trial import Trial
-from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun, scratch_of
+from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun, network_wanted, scratch_of
 from pytest_codeprobe.sandboxes.keyrings import keyring_filter
 from pytest_codeprobe.sandboxes.visible import (
     HIDDEN_FILES,
@@ -230,7 +230,7 @@ class BubblewrapDriver:
         """What it can't hold: networks that are neither on nor off."""
         config, missing = trial.sandbox, []
         if config.network not in ("on", "off"):
-            missing.append(("sandbox.network", "the gateway, which is not available yet: say on or off"))
+            missing.append(("sandbox.network", network_wanted(config.network)))
         if config.docker is not None:
             missing.append(("sandbox.docker", "driver docker"))
         return missing

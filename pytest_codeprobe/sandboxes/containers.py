@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
@@ -12,34 +10,36 @@ from time import monotonic
 from pytest_codeprobe.model.config import SandboxLimits
 from pytest_codeprobe.model.network import DOOR_PORT
 from pytest_codeprobe.model.sandbox import RESOURCES, Process, ProcessExit
-from pytest_codeprobe.sandboxes.engines import Engine
+from pytest_codeprobe.sandboxes.engines import STOPPING, Engine
 from pytest_codeprobe.sandboxes.hierarchies import places_of
 from pytest_codeprobe.sandboxes.watched import WatchedProcess
 
+_ENDED = b"ended\n"
 NO_PYTHON, _MISSING = "no-python", 127
-_MOST = 1 << 16  #: bytes of a report that are read
-_LAST = 1 << 20  #: bytes of a log in whose end the last words of the first process are looked for
+_MOST = 1 << 16  #: bytes of a report that are read, at its begin and at its end
+_LARGE = 1 << 20  #: bytes of a report that no first process writes
+_KILLED = 137  #: as the shell tells it
 _LOOK_EVERY = 1.0  #: seconds between two questions where the container is
 
 #: the first process in a container: sets the environment, runs the command, then says in the report what the kernel counted. Nothing
 #: but the shell's own words after the start, since a limit of processes may be used up. Its names are none of a task's variables.
 FIRST = r"""
-. "$1"; _report=$2; _end=$3; _own=$4; _host=$5; _door=$6; _children=$7; shift 7
+_python=$(command -v python3) || _python=
+. "$1"; _report=$2; _own=$3; _host=$4; _door=$5; _children=$6; shift 6
 ulimit -c 0
 echo ran >>"$_report"
 if [ -n "$_own" ]; then
     if command -v "$_own" >/dev/null 2>&1; then shift; set -- "$_own" "$@"
     elif [ -n "$_host" ]; then shift; set -- "$_host" "$@"
-    elif [ "$_own" = python3 ]; then echo no-python >>"$_report"; printf %s "$_end" >&2; exit 127
+    elif [ "$_own" = python3 ]; then echo no-python >>"$_report"; echo ended >>"$_report"; exit 127
     fi
 fi
-if [ -n "$_door" ] && command -v python3 >/dev/null 2>&1 && _program=$(command -v "$1"); then
-    shift; set -- python3 -I -S -B "$_children/door.py" "$_door" PORT "$_program" "$@"
+if [ -n "$_door" ] && [ -n "$_python" ] && _program=$(command -v "$1"); then
+    shift; set -- "$_python" -I -S -B "$_children/door.py" "$_door" PORT "$_program" "$@"
 fi
 exec 9>&2 2>/dev/null  # a shell tells of signals that ended what it runs
 ( exec "$@" 2>&9 9>&- ); status=$?
-stopping=; while read -r key value; do [ "$key" = stopping ] && stopping=yes; done <"$_report"
-while [ -n "$stopping" ]; do set -- /proc/[0-9]*; [ $# -gt 1 ] && sleep 0.1 || break; done
+while [ -e STOPPING ]; do set -- /proc/[0-9]*; [ $# -gt 1 ] && sleep 0.1 || break; done
 count() { [ -r "$2" ] && while read -r key value; do
     [ "$key" = "$3" ] && [ "$value" -gt 0 ] && echo "$1 $value" >>"$_report"
 done <"$2"; return 0; }
@@ -47,13 +47,13 @@ top=/sys/fs/cgroup
 for file in $top/memory/memory.oom_control $top/memory.events; do count memory_mb $file oom_kill; done
 for file in $top/pids/pids.events $top/pids.events; do count pids $file max; done
 for file in $top/cpu/cpu.stat $top/cpu.stat; do count throttled $file nr_throttled; count periods $file nr_periods; done
-tries=0; until printf %s "$_end" >&9 || [ $tries = 100000 ]; do tries=$((tries+1)); done  # it may not block, and be full
+echo ended >>"$_report"
 exit $status
-""".replace("PORT", str(DOOR_PORT))
+""".replace("PORT", str(DOOR_PORT)).replace("STOPPING", STOPPING)
 
 
 class Report:
-    """A file that the first process in a container writes. The command can write it too, which gains it nothing that it could not do."""
+    """A file that the first process in a container writes. So can the command: it is believed where a lie gains nothing."""
 
     def __init__(self, path: Path) -> None:
         """Make it. OSError."""
@@ -70,50 +70,53 @@ class Report:
         """What was said, each word with its number."""
         try:
             with self.path.open("rb") as file:
-                lines = file.read(_MOST).decode("utf-8", "replace").splitlines()
+                began = file.read(_MOST)
+                file.seek(max(file.tell(), file.seek(0, os.SEEK_END) - _MOST))
+                lines = (began + b"\n" + file.read(_MOST)).decode("utf-8", "replace").splitlines()
         except OSError:
             return {}
         words = (line.partition(" ") for line in lines)
         return {word: int(number) if number.isdecimal() else 0 for word, _, number in words}
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._stamp()[0]
+
+    @property
+    def ended(self) -> bool:
+        """Whether its last line is that of the first process's end."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - len(_ENDED)))
+                return file.read() == _ENDED
+        except OSError:
+            return False
 
     def _stamp(self) -> tuple[int, int, int]:
         found = self.path.stat()
         return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-class EndMark:
-    """What the first process writes as its last words, after the command's end: an engine that dies before has its client end too.
+class Evidence:
+    """Whether the first process came to its end by itself, or the engine ended it.
 
-    They come with the errors of the command, which can write there itself, but nobody can take back what was written: so no command
-    makes its own end look like the engine's. They are taken out of the log again.
+    What is in the report is believed where it says so: a command that says it in vain has only its own end counted as its own. Where
+    it does not, for whatever reason, the engine itself is asked before the container goes (Engine.outside): no command can change that.
     """
 
-    def __init__(self) -> None:
-        self.text = f"<codeprobe: end {secrets.token_hex(8)}>"
-        self._lock = threading.Lock()
-        self._seen: bool | None = None
+    def __init__(self, report: Report, file: Path) -> None:
+        self.report, self.file = report, file
 
-    def taken_from(self, log: Path) -> bool:
-        """Whether they are in the log of a process that has ended; they no longer are then."""
-        with self._lock:
-            if self._seen is None:
-                self._seen = self._take(log)
-            return self._seen
+    def is_own(self, status: int | None) -> bool:
+        """Whether the engine's client ended with the status of the first process, which nobody had killed."""
+        return self.report.ended or (status != _KILLED and self._told() == f"exited {status}")
 
-    def _take(self, log: Path) -> bool:
-        mark = self.text.encode("ascii")
+    def _told(self) -> str:
         try:
-            with log.open("r+b") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST))
-                began, last = file.tell(), file.read(_LAST)
-                at = last.rfind(mark)
-                if at >= 0:  # what other processes of the command wrote after it stays
-                    file.seek(began + at)
-                    file.write(last[at + len(mark) :])
-                    file.truncate()
-                return at >= 0
+            return self.file.read_text(encoding="ascii", errors="replace").strip()
         except FileNotFoundError:
-            return False
+            return ""
 
 
 class Counters:
@@ -127,10 +130,12 @@ class Counters:
     @property
     def ends(self) -> bool:
         """Whether there is a limit that ends a session."""
-        return self._limits.memory_mb is not None or self._limits.pids is not None
+        return any(getattr(self._limits, name) is not None for name in ("memory_mb", "pids", "disk_mb"))
 
     def hit(self) -> str | None:
-        """The limit that was hit."""
+        """The limit that was hit. Of disk_mb: by what goes into the report, which is no place for it."""
+        if self._limits.disk_mb is not None and self._report.size > _LARGE:
+            return "disk_mb"
         said = self._report.read()
         for name in RESOURCES:
             if getattr(self._limits, name) is not None and (name in said or self._counted(name)):
@@ -187,30 +192,25 @@ class WatchedContainer(WatchedProcess):
     maker = "the engine"
 
     def __init__(
-        self,
-        process: Process,
-        report: Report,
-        stderr: Path,
-        end: EndMark,
-        image: str,
-        lacks_python: Callable[[], bool],
-        client: str,
+        self, process: Process, evidence: Evidence, stderr: Path, image: str, by_hand: str, lacks_python: Callable[[], bool] | None
     ) -> None:
-        """`lacks_python`: asks the image itself, since what runs in a container can write in its report."""
+        """`image`: as the task has it. `by_hand`: a command that shows what the engine does. `lacks_python`: asks the image itself, since
+        what runs in a container can write in its report; None where no python3 is wanted.
+        """
         super().__init__(process, stderr)
-        self.by_hand = f" (by hand: {client} run --rm {image} /bin/sh -c 'echo it works')"
-        self._report, self._end, self._image, self._lacks_python = report, end, image, lacks_python
+        self.by_hand = f" (by hand, without mounts and limits: {by_hand})"
+        self._evidence, self._image, self._lacks_python = evidence, image, lacks_python
 
     def looked_at(self, ended: ProcessExit) -> ProcessExit:
         """See the class."""
-        came_to_its_end = self._end.taken_from(self._stderr)
         if ended.cause != "exit":
             return ended
-        if not self._report.begun:  # whatever the status: a shell that may not read what is mounted ends with its own
+        report = self._evidence.report
+        if not report.begun:  # whatever the status: a shell that may not read what is mounted ends with its own
             return self.not_made(ended)
-        if not came_to_its_end:
+        if not self._evidence.is_own(ended.status):
             return self.taken_away(ended)
-        if ended.status == _MISSING and NO_PYTHON in self._report.read() and self._lacks_python():
+        if self._lacks_python is not None and ended.status == _MISSING and NO_PYTHON in report.read() and self._lacks_python():
             return self.not_made(
                 ended, f"image {self._image} has no python3 on its PATH, which this needs: install Python 3.11 or newer in the image"
             )

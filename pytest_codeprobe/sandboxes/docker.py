@@ -23,8 +23,8 @@ from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.sandbox import Command, Process, ProcessLimits, Role
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes import engines
-from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun, scratch_of
-from pytest_codeprobe.sandboxes.containers import FIRST, Counters, EndMark, Report, WatchedContainer
+from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun, network_wanted, scratch_of
+from pytest_codeprobe.sandboxes.containers import FIRST, Counters, Evidence, Report, WatchedContainer
 from pytest_codeprobe.sandboxes.engines import REPORT, Engine, Engines
 from pytest_codeprobe.sandboxes.handover import Handover
 from pytest_codeprobe.sandboxes.held import HeldProcess
@@ -33,6 +33,7 @@ from pytest_codeprobe.sandboxes.insiders import Insider, Insiders
 from pytest_codeprobe.sandboxes.leftout import what_grades
 from pytest_codeprobe.sandboxes.room import Room, charged
 from pytest_codeprobe.sandboxes.room import unheld as room_unheld
+from pytest_codeprobe.sandboxes.trees import copy_file, copy_tree, failed
 from pytest_codeprobe.sandboxes.visible import CERTIFICATES, TOP, certificates, found, narrowed, program_places
 from pytest_codeprobe.sandboxes.workspace import CopiedWorkspace, TemplateStore, Workspace
 
@@ -58,8 +59,8 @@ _PARTS_OF: Mapping[Role, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Have:
-    """What the sandboxes of one driver need to know only once."""
+class Known:
+    """What a driver has found out of the engine for all its sandboxes."""
 
     images: Images = field(default_factory=Images)
     insiders: Insiders = field(default_factory=Insiders)
@@ -71,11 +72,13 @@ class DockerSandbox(BaseSandbox):
     driver = "docker"
     python = "python3"  #: the interpreter inside, on the image's PATH
 
-    def __init__(self, trial: Trial, context: Context, templates: TemplateStore, engine: Engine | str, have: Have) -> None:
+    def __init__(self, trial: Trial, context: Context, templates: TemplateStore, engine: Engine | str, known: Known) -> None:
         super().__init__(trial, context, templates)
-        self._found, self._have = engine, have
+        self._found, self._known = engine, known
         self._image: Image | None = None
         self._insider: Insider | None = None
+        self._copying = threading.Lock()
+        self._readables: dict[Path, Path] = {}
         self._started = itertools.count(1)
         self._handed: list[Handover] = []
 
@@ -132,7 +135,7 @@ class DockerSandbox(BaseSandbox):
     def prepare(self) -> None:
         """Have the image, then as every sandbox."""
         if self._image is None:
-            self._image = self._have.images.get(
+            self._image = self._known.images.get(
                 self._engine,
                 self._config,
                 scratch=scratch_of(self.context),
@@ -141,18 +144,44 @@ class DockerSandbox(BaseSandbox):
                 stopped=functools.partial(self.context.stops.forbids_start, self.trial.agent.type or ""),
             )
         if self._config.user is not None:
-            self._insider = self._have.insiders.get(self._engine, self._image, self._config.user)
+            self._insider = self._known.insiders.get(self._engine, self._image, self._config.user)
         super().prepare()
-        self._give(self.workspace, self.home, self.tmp)  # before the baseline, for which what is given away has changed
+        try:
+            self._give(self.workspace, self.home, self.tmp)  # before the baseline, for which what is given away has changed
+        except BaseException:
+            self.delete()
+            raise
 
     @property
     def _gives(self) -> bool:
         """Whether all that is shown is made somebody else's."""
-        return self._config.user is not None and os.geteuid() == 0
+        return self._config.user is not None and os.geteuid() == 0 and self._config.user.partition(":")[0] not in ("0", "root")
 
     def _give(self, *places: Path) -> None:
         if self._insider is not None and self._gives:
             self._insider.give(places)
+
+    def _readable(self, place: Path) -> Path:
+        """The same, or a copy of it for somebody who could not read it, as where files are made for their owner alone."""
+        if not self._gives or self._insider is None or place.is_relative_to(self.root):
+            return place
+        with self._copying:
+            if place not in self._readables:
+                self._readables[place] = place if self._insider.can_read(place) else self._copied(place, self._insider)
+            return self._readables[place]
+
+    def _copied(self, place: Path, insider: Insider) -> Path:
+        copy = self.root / f"copy-{next(self._numbers)}"
+        try:
+            if place.is_dir():
+                copy.mkdir(0o700)
+                copy_tree(str(place), str(copy), small=False)
+            else:
+                copy_file(str(place), str(copy))
+        except OSError as error:
+            raise failed("sandbox.docker.user: what that user could not read could not be copied:", error, place) from error
+        insider.give([copy])
+        return copy
 
     def start(self, command: Command, *, role: Role, stdout: Path, stderr: Path, limits: ProcessLimits) -> Process:
         """As every sandbox; an open socket as standard input goes in by another way than an engine's client."""
@@ -171,14 +200,15 @@ class DockerSandbox(BaseSandbox):
         name, limits = engines.new_name(), self.trial.sandbox.limits
         own = [path for path in (self.workspace, *(self.root / part for part in _PARTS_OF[role])) if path.is_dir()]
         program, host, shown = self._program(command, own)
-        report, end = Report(self.logs / f"report-{number}"), EndMark()
+        report = Report(self.logs / f"report-{number}")
+        evidence = Evidence(report, self.logs / f"end-{number}")
         inside, extra = self._inside(command.cwd or self.workspace)
         env, odd = self._environment(command.env, image, inside)
         settings = self.logs / f"environment-{number}"
         _write(settings, "".join(f"export {k}={shlex.quote(v)}\n" for k, v in env.items()))
         reads = [_CHILDREN, *shown, *command.reads, *([command.door] if command.door is not None else []), *certificates(env)]
         binds = [
-            *((path, path, True) for path in _outermost(reads)),
+            *((self._readable(path), path, True) for path in _outermost(reads)),
             *((path, path, False) for path in own),
             *extra,
             (settings, Path(_ENVIRONMENT), True),
@@ -191,24 +221,26 @@ class DockerSandbox(BaseSandbox):
             "--label", f"codeprobe.run={self.context.run_id}", "--label", f"codeprobe.trial={self.trial.node_id}",
             *engine.own_words(), *who, *self._walls(), *mounts(binds), *self._limits(),
             *(word for k in odd for word in ("--env", k)), "--workdir", str(inside), image.id,
-            "-c", FIRST, "codeprobe", _ENVIRONMENT, REPORT, end.text, *program, host,
+            "-c", FIRST, "codeprobe", _ENVIRONMENT, REPORT, *program, host,
             str(command.door or ""), str(_CHILDREN), *command.argv,
         ]  # fmt: skip
 
         @functools.cache
         def lacks_python() -> bool:
-            words = ("run", "--rm", "--name", engines.new_name(), "--pull", "never", "--network", "none", "--entrypoint", "/bin/sh")
             try:
-                return engine.ask(*words, image.id, "-c", "command -v python3 >/dev/null || exit 9").status != 0
+                return engine.throwaway(image.id, "command -v python3 >/dev/null || exit 9").status != 0
             except OSError:
                 return True  # then the engine does not even say that
 
         def watched(process: Process) -> Process:
             counters = Counters(engine, name, limits, report)
             held = HeldProcess(process, counters, _GRACE) if counters.ends or limits.cpus is not None else process
-            return WatchedContainer(held, report, stderr, end, self._config.image or image.id[:12], lacks_python, engine.program)
+            by_hand = f"{engine.program} run --rm {self._config.image or image.id[:12]} /bin/sh -c 'echo it works'"
+            named = self._config.image or f"of {self._config.dockerfile}"
+            return WatchedContainer(held, evidence, stderr, named, by_hand, lacks_python if program == [self.python] else None)
 
-        return Enclosed(argv, "/", watched, env={**engine.env, **odd}, outside=engine.outside(name), doorless=lacks_python)
+        end = engine.outside(name, report.path, evidence.file)
+        return Enclosed(argv, "/", watched, env={**engine.env, **odd}, outside=end, doorless=lacks_python)
 
     def delete(self) -> Sequence[str]:
         """As every sandbox."""
@@ -330,7 +362,7 @@ class DockerDriver:
 
     def __init__(self) -> None:
         self._templates = StoreOfRun()
-        self._engines, self._have = Engines(), Have()
+        self._engines, self._known = Engines(), Known()
         self._lock = threading.Lock()
         self._swept = False
         self._ids: dict[str, str | None] = {}  #: of images, as they were when they were first asked for
@@ -363,7 +395,7 @@ class DockerDriver:
         setup = [name for name in ("python", "node") if getattr(config.setup, name, None) is not None]
         missing += [(f"sandbox.setup.{name}", "driver tempdir or bubblewrap: a container has its image's packages") for name in setup]
         if config.network not in ("on", "off"):
-            missing.append(("sandbox.network", "the gateway, which is not available yet: say on or off"))
+            missing.append(("sandbox.network", network_wanted(config.network)))
         return missing
 
     def create(self, trial: Trial, context: Context) -> DockerSandbox:
@@ -374,4 +406,4 @@ class DockerDriver:
                 self._swept = True
                 for name, gone in engines.take_away(engine):
                     context.warn(f"swept: container {name}, left by a run that was killed{'' if gone else '; it could not be removed'}")
-        return DockerSandbox(trial, context, self._templates.of(context), engine, self._have)
+        return DockerSandbox(trial, context, self._templates.of(context), engine, self._known)

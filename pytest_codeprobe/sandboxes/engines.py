@@ -27,10 +27,17 @@ _CLIENT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "STORA
 _CLIENT_BEGIN = ("DOCKER_", "CONTAINER_", "CONTAINERS_", "XDG_", "BUILDAH_")
 _FETCHING = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"})
 #: ends a container and proves it: the engine said that it removed it, or that it knows none of that name
-_END = '"$1" rm -f -v $3 "$2" >/dev/null 2>&1 && exit 0; left=$("$1" ps -a -q --filter "name=^$2\\$" 2>/dev/null) && [ -z "$left" ]'
+#: first it is asked, for a file, how the container ended, if the report does not say that its first process did
+_END = """
+if [ -n "$5" ] && [ ! -s "$5" ] && [ "$(tail -c 6 "$4" 2>/dev/null)" != ended ]; then
+    "$1" container inspect --format '{{.State.Status}} {{.State.ExitCode}}' "$2" >"$5" 2>/dev/null
+fi
+"$1" rm -f -v $3 "$2" >/dev/null 2>&1 && exit 0; left=$("$1" ps -a -q --filter "name=^$2\\$" 2>/dev/null) && [ -z "$left" ]
+"""
 REPORT = "/run/codeprobe/report"  #: a file in each container; see containers.py
+STOPPING = "/run/codeprobe-stopping"  #: one that is there once it is to end
 #: to all in a container but its first process, which is ours, and then waits for the others too
-_TERM = f"echo stopping >>{REPORT}; kill -TERM -1; kill -CONT -1"
+_TERM = f"echo >{STOPPING}; kill -TERM -1; kill -CONT -1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +58,22 @@ class Engine:
         """Run its client to its end. OSError, TimeoutError; `env`: what the client gets beside its own; `stopped`: as run_tool's."""
         return run_tool([self.program, *words], env={**self.env, **(env or {})}, timeout=timeout, stdout=PIPE, stopped=stopped)
 
-    def outside(self, name: str) -> Outside:
-        """How a keeper ends the container of that name. docker kills at once; podman is told to."""
+    def outside(self, name: str, report: Path | None = None, evidence: Path | None = None) -> Outside:
+        """How a keeper ends the container of that name. docker kills at once; podman is told to.
+
+        `evidence`: a file for how it ended, where its report does not say so; see containers.py.
+        """
         at_once = "-t 0" if self.kind == "podman" else ""
         return Outside(
             stop_argv=[self.program, "exec", name, "/bin/sh", "-c", _TERM],
-            end_argv=["/bin/sh", "-c", _END, "codeprobe", self.program, name, at_once],
+            end_argv=["/bin/sh", "-c", _END, "codeprobe", self.program, name, at_once, str(report or ""), str(evidence or "")],
             env=self.env,
         )
+
+    def throwaway(self, image: str, script: str, *words: str) -> ToolResult:
+        """Run a script in a container of its own, without a network, that goes with it. OSError, TimeoutError."""
+        alone = ("--rm", "--name", new_name(), "--pull", "never", "--network", "none", "--entrypoint", "/bin/sh")
+        return self.ask("run", *alone, *words, image, "-c", script)
 
     def user(self) -> list[str]:
         """Whoever runs pytest, inside too: what is written then belongs to them. podman without root maps users, unless told not to."""
@@ -113,7 +128,7 @@ def _find(wanted: str, env: Mapping[str, str]) -> Engine | str:
         if trouble is None:
             return engine
         tried.append(f"`{name}` does not work here: {trouble}")
-    return "; ".join(tried)
+    return (f"ini codeprobe_engine = {wanted}: " if wanted else "") + "; ".join(tried)
 
 
 def _trouble(engine: Engine) -> str | None:

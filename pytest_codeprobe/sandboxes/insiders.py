@@ -8,9 +8,9 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 
 from pytest_codeprobe.errors import CodeprobeError
-from pytest_codeprobe.sandboxes import engines
 from pytest_codeprobe.sandboxes.engines import Engine
 from pytest_codeprobe.sandboxes.images import Image
 from pytest_codeprobe.sandboxes.tools import run_tool
@@ -33,35 +33,48 @@ class Insider:
         who = ["--user", f"{self.uid}:{self.gid}"]
         return ["--userns", f"keep-id:uid={self.uid},gid={self.gid}", *who] if maps_users(engine) else who
 
+    def can_read(self, place: Path) -> bool:
+        """Whether all in it is for everybody, or theirs. SANDBOX_FAILED."""
+        others = ["!", "-uid", str(self.uid), "(", "-type", "f", "!", "-perm", "-o=r", "-o", "-type", "d", "!", "-perm", "-o=rx", ")"]
+        return not _find([str(place), *others, "-print", "-quit"])
+
     def give(self, places: Iterable[Path]) -> None:
         """Make what is there theirs, with all that is in it; links are not followed. SANDBOX_FAILED. Needs root."""
         there = [str(place) for place in places if place.exists()]
         if not there:
             return
         others = ["(", "!", "-uid", str(self.uid), "-o", "!", "-gid", str(self.gid), ")"]
-        argv = ["find", *there, *others, "-exec", "chown", "-h", f"{self.uid}:{self.gid}", "{}", "+"]
-        try:
-            done = run_tool(argv, env={"PATH": os.environ.get("PATH", os.defpath)}, timeout=_GIVING_SECONDS)
-        except OSError as error:
-            raise _failed(f"files could not be given to them: {error.strerror or error}") from error
-        if done.status != 0:
-            raise _failed(f"files could not be given to them: {one_line(ending(done.complaints.decode('utf-8', 'replace'), 300), 300)}")
+        _find([*there, *others, "-exec", "chown", "-h", f"{self.uid}:{self.gid}", "{}", "+"])
 
 
 class Insiders:
-    """The users that were asked for so far, each of an image once in a process."""
+    """The users that were asked for so far, each of an image once in a process. Several trials that want one wait for the first of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._locks: dict[tuple[Engine, str, str], threading.Lock] = {}
         self._known: dict[tuple[Engine, str, str], Insider] = {}
 
     def get(self, engine: Engine, image: Image, name: str) -> Insider:
         """By `user`, `user:group`, in names or numbers, as the engine reads it. SANDBOX_FAILED."""
         key = engine, image.id, name
         with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
             if key not in self._known:
                 self._known[key] = _asked(engine, image, name)
             return self._known[key]
+
+
+def _find(words: list[str]) -> bytes:
+    """What `find` prints: there may be any number of files."""
+    try:
+        done = run_tool(["find", *words], env={"PATH": os.environ.get("PATH", os.defpath)}, timeout=_GIVING_SECONDS, stdout=PIPE)
+    except OSError as error:
+        raise _failed(f"files could not be given to them: {error.strerror or error}") from error
+    if done.status != 0:
+        raise _failed(f"files could not be given to them: {one_line(ending(done.complaints.decode('utf-8', 'replace'), 300), 300)}")
+    return done.output
 
 
 def maps_users(engine: Engine) -> bool:
@@ -75,9 +88,8 @@ def may_give() -> bool:
 
 
 def _asked(engine: Engine, image: Image, name: str) -> Insider:
-    words = ("run", "--rm", "--name", engines.new_name(), "--pull", "never", "--network", "none", "--user", name, "--entrypoint", "/bin/sh")
     try:
-        done = engine.ask(*words, image.id, "-c", _WHO)
+        done = engine.throwaway(image.id, _WHO, "--user", name)
     except OSError as error:
         raise _failed(f"the engine does not say who {name!r} is: {error.strerror or error}") from error
     numbers = done.output.decode("ascii", "replace").split()

@@ -162,7 +162,7 @@ def link_leaves(path: str, goal: str, remedy: str = "") -> CodeprobeError:
     return CodeprobeError(
         "SANDBOX_FAILED",
         f"the link {path!r} in a template leads out of it, to {goal!r}",
-        remediation=remedy or "Make it a relative link that stays inside, or leave it out with 'include'.",
+        remediation=remedy or "Make it a relative link that stays inside, or leave it out with 'exclude'.",
     )
 
 

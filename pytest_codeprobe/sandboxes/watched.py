@@ -45,14 +45,17 @@ class WatchedProcess:
 
     def taken_away(self, ended: ProcessExit) -> ProcessExit:
         """The end of an enclosure that came before that of what ran in it."""
-        return replace(ended, status=None, cause=f"taken: {self._last_words()}")
+        return replace(ended, status=None, cause=f"taken: {self._last_line()}")
 
     def _last_words(self) -> str:
+        return self._last_line() or f"{self.maker} said nothing"
+
+    def _last_line(self) -> str:
         try:
             lines = self._stderr.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:
             lines = []
-        return one_line(lines[-1], _MOST) if lines else f"{self.maker} said nothing"
+        return one_line(lines[-1], _MOST) if lines else ""
 
 
 class ThroughDoor(WatchedProcess):
@@ -76,5 +79,8 @@ class ThroughDoor(WatchedProcess):
             return ended
         with self._lock:
             if self._own is None:
-                self._own = self._came_out() or self._doorless()
+                try:
+                    self._own = self._came_out() or self._doorless()
+                except OSError:  # the sink does not answer: that is said when the trial is over
+                    self._own = True
         return ended if self._own else self.not_made(ended)

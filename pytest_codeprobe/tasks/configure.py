@@ -253,7 +253,9 @@ class Configuration:
         known = {*drivers, *availability.KNOWN_DRIVERS}
         if name in known:
             return name
-        self._add(path, f"unknown driver {name!r}{did_you_mean(name, known)}")
+        engine = " (podman is an engine of driver docker: `driver: docker`, and ini codeprobe_engine = podman)" if name == "podman" else ""
+        meant = engine or did_you_mean(name, known) or f"; one of: auto, {', '.join(sorted(drivers))}"
+        self._add(path, f"unknown driver {name!r}{meant}")
         return "auto"
 
     def _hold_repositories(self) -> None:

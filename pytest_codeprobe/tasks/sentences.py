@@ -93,7 +93,7 @@ def _in_full(fault: _Error, model: type[BaseModel] | None) -> str:
     if _KINDS.get(fault["type"]) != "a mapping" or not isinstance(fault["input"], str) or model is None:
         return ""
     musts = [field.alias or name for name, field in model.model_fields.items() if field.is_required()]
-    return f"; write {{{musts[0]}: {shown(fault['input'])}}}" if len(musts) == 1 else ""
+    return f"; write {{{musts[0]}: {shown(fault['input'])}}}" if len(musts) == 1 and musts != ["type"] else ""
 
 
 def about(path: FieldPath, words: str) -> str:

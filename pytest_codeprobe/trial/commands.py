@@ -99,10 +99,11 @@ class TaskCommands:
                 self.limit = LimitHit(name=name, value=float(getattr(limits, name)))
                 raise CodeprobeError("SANDBOX_FAILED", f"pre_run {entry.command!r} hit {limits.said(name)}", remediation="Raise the limit.")
             if result.exit.status != 0 and entry.fail_on_error:
+                hint = not_shown(result.stderr, self._path, self._trial.sandbox.driver)
                 why = "took too long" if result.exit.cause == "timeout" else f"exited {result.exit.status}"
                 raise CodeprobeError(
                     "SANDBOX_FAILED",
-                    f"pre_run {entry.command!r} {why}: {(result.stderr or result.stdout).strip()}{not_shown(result.stderr, self._path)}",
+                    f"pre_run {entry.command!r} {why}: {(result.stderr or result.stdout).strip()}{hint}",
                     remediation="Correct the command, raise its timeout, or set fail_on_error: false.",
                 )
         self.post_run_due = True

@@ -9,8 +9,10 @@ neither. What depends on the machine alone (the CLI's version) is compared besid
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pytest_codeprobe import __version__
-from pytest_codeprobe.model.config import AgentConfig, TemplateSource
+from pytest_codeprobe.model.config import AgentConfig, SandboxConfig, TemplateSource
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import Fingerprint
 from pytest_codeprobe.model.trial import Trial
@@ -74,6 +76,7 @@ def fingerprint(trial: Trial, context: Context, contents: Contents = _CONTENTS) 
         "sandbox": _sandbox(trial),
         "dockerfile": read(sandbox.docker.dockerfile) if sandbox.docker is not None else None,
         "image": _image(trial, context),
+        "packages": [read(path) for path in _package_files(sandbox)],
         "template": [_laid(source, hidden, context, contents) for source in sandbox.template_sources],
         "pre_run": [command.model_dump(mode="json") for command in trial.pre_run],
         "dialect": trial.host_environment or None,
@@ -135,7 +138,19 @@ def _sandbox(trial: Trial) -> dict[str, Any]:
         for name in ("path", "url", "commit"):
             source.pop(name, None)
     (values.get("docker") or {}).pop("dockerfile", None)
+    for kind in (values.get("setup") or {}).values():
+        if kind and "packages" in kind:
+            kind["packages"] = [Path(package).name if package.startswith("/") else package for package in kind["packages"]]
     return _as_spelled(trial, "sandbox", values)
+
+
+def _package_files(sandbox: SandboxConfig) -> Iterable[str]:
+    """Packages that are files here. What is in a folder does not count: installing from it writes into it."""
+    given = (kind.packages for kind in (sandbox.setup.python, sandbox.setup.node) if kind is not None) if sandbox.setup is not None else ()
+    for package in itertools.chain.from_iterable(given):
+        path = re.sub(r"\[[^/]*\]$", "", package)
+        if package.startswith("/") and Path(path).is_file():
+            yield path
 
 
 def _image(trial: Trial, context: Context) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pytest_codeprobe.model.agent import Agent
-from pytest_codeprobe.model.config import SandboxConfig, Simulation
+from pytest_codeprobe.model.config import DockerConfig, SandboxConfig, Simulation
 from pytest_codeprobe.model.trial import Trial
 
 Who = Literal["agent", "user"]
@@ -22,7 +22,13 @@ def users_trial(trial: Trial, simulation: Simulation, agent: Agent) -> Trial:
     return trial.model_copy(
         update={
             "agent": config,
-            "sandbox": SandboxConfig(driver=trial.sandbox.driver, network=trial.sandbox.network, git="none", limits=trial.sandbox.limits),
+            "sandbox": SandboxConfig(
+                driver=trial.sandbox.driver,
+                network=trial.sandbox.network,
+                git="none",
+                limits=trial.sandbox.limits,
+                docker=_image_of(trial.sandbox.docker),
+            ),
             "limits": trial.limits.model_copy(update={"max_turns": None, "expected_turns": None}),
             "prompt": None,
             "criteria": (),
@@ -34,6 +40,11 @@ def users_trial(trial: Trial, simulation: Simulation, agent: Agent) -> Trial:
             "manifest": (),
         }
     )
+
+
+def _image_of(config: DockerConfig | None) -> DockerConfig | None:
+    """The same image, with nothing of this machine in it."""
+    return config.model_copy(update={"mounts": None, "working_dir": None}) if config is not None else None
 
 
 def is_told_its_role(simulation: Simulation, agent: Agent) -> bool:

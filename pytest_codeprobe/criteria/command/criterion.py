@@ -121,7 +121,7 @@ class RunCommand(Criterion):
         except OSError as error:
             raise broken(f"the command could not be started: {error}") from error
         if result.exit.status in (_MISSING, 127) or (not module and result.exit.status == 1):
-            raise _no_runner(program, module)
+            raise _no_runner(program, module, grading.trial.sandbox.driver)
 
     def evaluate(self, grading: Grading) -> Score:
         """1 or 0, or the number that it printed; 0 after a time-out or with an unexpected exit code.
@@ -177,7 +177,7 @@ class RunCommand(Criterion):
         hint = ""
         if result.exit.status == 1 and (missing := _NO_MODULE.findall(result.stderr)) and re.match(r"\s*python3?\b", self.command):
             hint = f" ({_PLAIN_PYTHON}; it has no {one_line(missing[-1], 80)})"
-        hint = hint or not_shown(result.stderr, grading.context.environ.get("PATH", os.defpath))
+        hint = hint or not_shown(result.stderr, grading.context.environ.get("PATH", os.defpath), grading.trial.sandbox.driver)
         tail = ending(one_line(ending(result.stderr.strip() or result.stdout.strip(), 10_000), 10_000), 300)
         return f"exit code {result.exit.status}, expected {self.expected_exit_code}" + (f": {tail}" if tail else "") + hint
 
@@ -215,7 +215,10 @@ class RunCommand(Criterion):
         return "; ".join(problems)
 
 
-def _no_runner(program: str, module: str | None) -> CodeprobeError:
+def _no_runner(program: str, module: str | None, driver: str) -> CodeprobeError:
+    if module is None and driver == "docker":
+        error = broken(f"the command starts {program}, which the image does not have")
+        return CodeprobeError(error.code, error.message, remediation=f"Install {program} in the image.")
     if module is None:
         error = broken(f"the command starts {program}, which graders don't find on PATH")
         return CodeprobeError(

@@ -123,14 +123,15 @@ class HiddenTests(Criterion):
         if result.exit.status != 0:
             raise broken(f"{python} could not say whether it has {', '.join(self.requires)}", result.stderr)
         if missing := result.stdout.split():
-            raise broken(f"the hidden tests need {', '.join(missing)}, which {python} does not have")
+            where = "the image's python3" if grading.trial.sandbox.driver == "docker" else python
+            raise broken(f"the hidden tests need {', '.join(missing)}, which {where} does not have")
 
     def _ask_parser(self, grading: Grading, python: str, files: Sequence[Path]) -> str:
         """What they import, as PARSE prints it, by the interpreter that counts, in a process in which no warning is an error."""
         command = Command(
             argv=[python, "-I", "-W", "ignore", "-c", PARSE, *map(str, files)],
             env=self._environment(grading, python, grading.workspace, []),
-            reads=[Path(grading.trial.task_file).parent],
+            reads=[Path(grading.trial.task_file).parent, *self._paths(grading)],
         )
         try:
             result = grading.run(command, timeout=60.0)
