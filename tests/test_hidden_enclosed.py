@@ -50,3 +50,14 @@ def test_attacks(project: Project, tmp_path: Path) -> None:
         says = case.says.replace("SIGSEGV", "exit status 139").replace("SIGKILL", "exit status 137")  # as bwrap tells a signal
         assert case.act is not None or says in criterion["explanation"], (name, criterion["explanation"])
     run.assert_nothing_left()
+
+
+def test_tests_that_lie_elsewhere(project: Project) -> None:
+    """Where several tasks share them: what asks them for their imports sees them as well."""
+    project.write("shared/test_it.py", "import answer\ndef test_it(): assert answer.N == 1\n")
+    agent = {"type": "command", "command": ["sh", "-c", "echo N = 1 > answer.py"]}
+    for number, path in enumerate(("../../shared", "../../shared/test_it.py")):
+        criteria = [{"type": "pytest", "paths": [path], "at": f"tests{number}"}]
+        project.task(f"t{number}", file=f"tasks/t/{number}.task.yaml", agent=agent, success_criteria=criteria)
+    run = project.run("tasks", "--codeprobe-agent=command", "--codeprobe-driver=bubblewrap", mode="jobs").assert_consistent()
+    assert run.statuses == {"t0": "passed", "t1": "passed"}, run.output

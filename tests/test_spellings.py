@@ -162,6 +162,7 @@ def test_flags_take_the_names_too(tmp_path: Path) -> None:
         "sandbox.docker.network is read as sandbox.network",
         "agent.sdk_options.effort is read as agent.effort",
     ]
+    assert sets(tmp_path, "sandbox.docker.network=off") == ({"sandbox": {"network": "off"}}, [])  # a field of ours, too
     assert sets(tmp_path, "sandbox={python: null}", "run_limits.stop_early=false") == (
         {"sandbox": {"setup": {"python": None}}, "run_limits": {}},
         ["sandbox.python is read as sandbox.setup.python"],

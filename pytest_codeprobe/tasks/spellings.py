@@ -38,6 +38,7 @@ class Spelling:
     idle: tuple[Any, ...] = ()  #: values that say what holds here anyway: no word of them
     why: str = ""  #: of what is left out: why it has no effect
     said: str = ""  #: how messages call it, if not by its path
+    ours_too: bool = False  #: a second place of ours: nothing is said but where the value is another system's
     of: frozenset[str] = frozenset()  #: types of criteria that have it; criteria of other plugins may have a field of that name
 
 
@@ -99,7 +100,7 @@ TABLE: tuple[Spelling, ...] = (
     Spelling(theirs=("sandbox", "docker", "extra_mounts"), ours=("sandbox", "docker", "mounts")),
     Spelling(theirs=("sandbox", "docker", "env_passthrough"), ours=("sandbox", "env_passthrough"), adds=True),
     Spelling(theirs=("sandbox", "docker", "env_passthrough_extra"), ours=("sandbox", "env_passthrough"), adds=True),
-    Spelling(theirs=("sandbox", "docker", "network"), ours=("sandbox", "network"), change=_network),
+    Spelling(theirs=("sandbox", "docker", "network"), ours=("sandbox", "network"), change=_network, ours_too=True),
     # agent
     Spelling(theirs=("agent", "additional_ignore_patterns"), ours=("sandbox", "ignore_patterns"), adds=True),
     Spelling(theirs=("agent", "ignore_patterns"), ours=("sandbox", "ignore_patterns"), adds=True),
@@ -231,7 +232,7 @@ def _apply(found: Respelled, row: Spelling, path: FieldPath) -> None:
     elif row.wins and lookup(found.value, ("simulation", "enabled")) is False:
         return  # of a user who is not there
     else:
-        _put(found, row, target, new, written)
+        _put(found, row, target, new, written, quiet=row.ours_too and new == value)
 
 
 def _left_out(found: Respelled, row: Spelling, value: Any) -> None:
@@ -240,7 +241,7 @@ def _left_out(found: Respelled, row: Spelling, value: Any) -> None:
         found.note(f"{row.said or _named(row.theirs)} has no effect: {row.why}")
 
 
-def _put(found: Respelled, row: Spelling, target: FieldPath, new: Any, written: FieldPath) -> None:
+def _put(found: Respelled, row: Spelling, target: FieldPath, new: Any, written: FieldPath, *, quiet: bool) -> None:
     if any(not isinstance(lookup(found.value, target[:length]), dict | list | None) for length in range(1, len(target))):
         return  # where it would go stands something else, which is a fault itself
     holder = _holder(found, target)
@@ -255,7 +256,8 @@ def _put(found: Respelled, row: Spelling, target: FieldPath, new: Any, written: 
         return
     holder[target[-1]] = new
     found.stands[(*found.at, *target)] = written
-    found.note(f"{row.said or _named(row.theirs)} is read as {_named(row.ours)}")
+    if not quiet:
+        found.note(f"{row.said or _named(row.theirs)} is read as {_named(row.ours)}")
 
 
 def _written(found: Respelled, path: FieldPath) -> FieldPath:
