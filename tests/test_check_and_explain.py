@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+from pathlib import Path
 from typing import Any
 
 from tests.front_door import Project, Run, scripted
+from tests.packages import node_package
 
 AGENT = "--codeprobe-agent=scripted"
 
@@ -50,6 +52,33 @@ def test_check_warns_of_runners_that_the_agent_may_steer(project: Project) -> No
     assert said["bare"].endswith("add to sandbox.protected: [Makefile, makefile, GNUmakefile]")
     assert said["meant"].endswith("[makefile, GNUmakefile]")
     assert f"warning: {said['bare']}" in project.codeprobe("check", "tasks", "-k", "bare", "--times=1").stdout.splitlines()
+
+
+def test_check_warns_of_a_package_that_is_not_the_agent_s(project: Project, tmp_path: Path) -> None:
+    """Installed from the folder that the workspace is made from; an own version of it may be what is to be tested."""
+    folder = project.path / "tasks/start/hello-x"
+    folder.mkdir(parents=True)
+    (folder / "package.json").write_text('{"name": "hello-x", "version": "1.0.0"}')
+    setup = {"node": {"packages": ["./start/hello-x", str(node_package(tmp_path, "hello-y"))]}}
+    sandbox = {"template_sources": [{"type": "template_dir", "path": "start"}], "setup": setup}
+    out = [{"type": "file_exists", "path": "a"}]
+    project.task("t", sandbox=sandbox, solution={"script": "touch a"}, success_criteria=out)
+    project.environment["npm_config_cache"] = str(tmp_path / "npm")
+    run = project.codeprobe("check", "tasks", "--json", "--times=1")
+    (warning,) = json.loads(run.stdout)["warnings"]
+    assert warning.startswith(f"t: sandbox.setup.node installs {folder} as it is, and the workspace is made from it, too")
+
+
+def test_explain_says_what_is_there_of_what_was_named(project: Project) -> None:
+    project.task("here")
+    for name, said in (
+        ("tasks/none.yaml", "tasks/none.yaml does not exist"),
+        ("tasks", "tasks is a folder"),
+        ("hree", "(did you mean 'here'?)"),
+    ):
+        told = project.codeprobe("explain", name)
+        assert told.code == 4
+        assert said in told.stderr
 
 
 def test_explain_names_the_layer_of_each_setting(project: Project) -> None:

@@ -43,7 +43,7 @@ def check_options(live: Live) -> None:
             from pytest_codeprobe.tasks.overrides import ALIASES, given
 
             typed = (flag for path, flag in given(options) if path == ALIASES["driver"])
-            check_driver(options.driver, live.registry.drivers, next(typed, "codeprobe_driver"))
+            check_driver(options.driver, live.registry.drivers, next(typed, "ini codeprobe_driver, or CODEPROBE_DRIVER"))
             if "driver" in options.on_command_line and not live.state.no_plan and maker_of_sandboxes(live) is None:
                 registered(options.driver, live.registry)
         if options.experiment is not None:  # experiments/default.yaml is nobody's but the tasks': what is wrong with it stops them alone

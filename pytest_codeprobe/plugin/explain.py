@@ -56,6 +56,9 @@ def _named(live: Live) -> LoadedTask:
         raise CodeprobeError("USAGE_ERROR", "name one task", remediation="Name it as FILE, FILE::TASK_ID or TASK_ID.")
     name, _, wanted = str(config.args[0]).partition("::")
     path = (config.invocation_params.dir / name).absolute()
+    if not path.is_file() and (path.exists() or path.suffix in (".yaml", ".yml")):
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise CodeprobeError("USAGE_ERROR", f"{name} {what}: name one task", remediation="Name it as FILE, FILE::TASK_ID or TASK_ID.")
     files = [path] if path.is_file() else sorted(_task_files(live))
     wanted = wanted.partition("[")[0] if path.is_file() else name
     tasks: list[LoadedTask] = []

@@ -195,14 +195,16 @@ class Regrade(Resume):
                 continue
             parts = [part for part in changed(old.fingerprint.session, fingerprint(trial, self._live.context).session) if part in _LAID]
             if old.kept != "whole":
-                wrong[trial.node_id] = f"its workspace was kept {old.kept}"
+                partly = "only in part (ignore_patterns, or a secret in it)"
+                wrong[trial.node_id] = f"its workspace was kept {partly if old.kept == 'partial' else old.kept}"
             elif parts:
                 wrong[trial.node_id] = f"changed: {', '.join(parts)}"
         if not wrong:
             return None
         return CodeprobeError(
             "USAGE_ERROR",
-            f"{len(wrong)} trials can't be graded again: " + "; ".join(f"{name}: {why}" for name, why in list(wrong.items())[:_SHOWN]),
+            f"{len(wrong)} trial{'s' * (len(wrong) != 1)} can't be graded again: "
+            + "; ".join(f"{name}: {why}" for name, why in list(wrong.items())[:_SHOWN]),
             remediation="Run them anew, or leave them out with -k.",
             detail={"trials": wrong},
         )

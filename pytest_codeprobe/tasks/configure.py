@@ -249,7 +249,7 @@ class Configuration:
         name = str(lookup(self.values, path) or "auto")
         drivers = self.settings.registry.drivers
         if lookup(self.layers[-1].values, path) is not None:
-            availability.check_driver(name, drivers, self._flag_for(path) or "codeprobe_driver")
+            availability.check_driver(name, drivers, self._flag_for(path) or "ini codeprobe_driver, or CODEPROBE_DRIVER")
         known = {*drivers, *availability.KNOWN_DRIVERS}
         if name in known:
             return name

@@ -13,7 +13,7 @@ from pytest_codeprobe.model.sandbox import Change, Sandbox
 from pytest_codeprobe.model.transcript import Transcript
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.trial import setup
-from pytest_codeprobe.trial.exposed import exposed
+from pytest_codeprobe.trial.exposed import copied, exposed
 from pytest_codeprobe.trial.grade import TrialGrading, Verdict, grading_timeout, judge, pointless
 from pytest_codeprobe.trial.graders import GradersPlace
 from pytest_codeprobe.trial.protect import put_back
@@ -74,7 +74,8 @@ class TrialCriteria:
 
     def exposed(self, changes: Sequence[Change]) -> Iterator[str]:
         """A sentence for each program of theirs that an agent could steer; `changes`: of the task's own solution."""
-        return exposed(self._trial.task_id, self._all, self._trial.sandbox.protected, changes)
+        yield from exposed(self._trial.task_id, self._all, self._trial.sandbox.protected, changes)
+        yield from copied(self._trial.task_id, self._trial.sandbox)
 
     def _grading(self, evidence: Evidence, timeout: float) -> TrialGrading:
         outcome = evidence.outcome if self._agent().is_session else None

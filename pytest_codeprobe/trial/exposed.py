@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from pytest_codeprobe.model.config import SandboxConfig
 from pytest_codeprobe.model.criterion import Criterion
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.trial.protect import matcher
@@ -25,6 +28,20 @@ def exposed(name: str, criteria: Sequence[Criterion], protected: Sequence[str], 
                 starts = f"{name}: criterion {number} ({criterion.type}) starts {program}"
                 remedy = f"unless it is meant to change them, add to sandbox.protected: [{', '.join(map(_quoted, free))}]"
                 yield f"{starts}, which files that the agent may write can tell to succeed; {remedy}"
+
+
+def copied(name: str, sandbox: SandboxConfig) -> Iterator[str]:
+    """A sentence for each package that is installed out of a folder which the workspace is made from, too."""
+    sources = [Path(source.path) for source in sandbox.template_sources if source.type == "template_dir" and source.path is not None]
+    for kind in ("python", "node"):
+        setup = getattr(sandbox.setup, kind, None)
+        for package in setup.packages if setup is not None else ():
+            folder = Path(re.sub(r"\[[^/]*\]$", "", package))
+            if folder.is_absolute() and folder.is_dir() and any(folder.is_relative_to(source) for source in sources):
+                yield (
+                    f"{name}: sandbox.setup.{kind} installs {folder} as it is, and the workspace is made from it, too: whoever calls its "
+                    "programs by name, graders above all, runs that copy and not what the agent has changed"
+                )
 
 
 def _example(glob: str) -> str:
