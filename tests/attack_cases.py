@@ -94,6 +94,21 @@ mkdir tests; cp conftest.py tests; cp conftest.py lib"""
 _LEAVE = "import os; os._exit(0)"
 _FAKE = "mkdir -p {folder} && for p in git python python3 python{version} pytest sh grep sleep; do "
 _FAKE += "printf '#!/bin/sh\\necho {sha}; exit 0\\n' > {folder}/$p; chmod 755 {folder}/$p; done"
+#: without open files, memory and processes they can't say any more how it ended
+_STARVE = """
+import os, resource
+for pid in (1, os.getppid()):
+    for name in ("NOFILE", "AS", "NPROC"):
+        try:
+            resource.prlimit(pid, getattr(resource, f"RLIMIT_{{name}}"), (0, 0))
+        except OSError:
+            pass
+try:
+    open("/run/codeprobe/report", "w").write("x" * 3000000)
+except OSError:
+    pass
+raise SystemExit(1)
+"""
 _GIT = """
 cat > trap.sh <<'END'
 #!/bin/sh
@@ -207,6 +222,9 @@ FORGERIES = {
     "a workspace that nobody may enter": Attack("touch out; chmod 0 lib . .git", (CHECK, LOOK, HIDDEN), leaves="A out"),
     "code under test that lets nobody enter": Attack(
         "printf 'import os\nos.chmod(\".\", 0)\ndef value(): return 0\n' > answer.py", (RUNS_IT_ANYHOW, CHECK, HIDDEN), leaves="M answer.py"
+    ),
+    "take what its keeper and the first process need": Attack(
+        f"cat > answer.py <<'END'\n{_STARVE}END\ntouch armed; {{python}} answer.py", (RUNS_IT, LOOK), leaves="A armed"
     ),
     "kill everything": Attack(
         'touch out; case "$(cat /proc/1/comm)" in codeprobe-keep|bwrap) ;; *) [ -e /run/.containerenv ] || exit 1;; esac; trap "" TERM; '

@@ -24,6 +24,7 @@ IN_CONTAINERS = (
     "a background process of what is graded",
     "a link out in place of a graded file",
     "a device in place of a graded file",
+    "take what its keeper and the first process need",
     "kill everything",
 )
 
