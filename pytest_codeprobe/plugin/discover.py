@@ -115,7 +115,7 @@ def lines_of(left_out: Mapping[str, Sequence[str]]) -> Iterator[str]:
         what = "1 path not collected, since a task refers to it" if one else f"{len(left)} paths not collected, since tasks refer to them"
         yield f"{what}: {_some(left)}"
     if others := left_out["not_tasks"]:
-        yield f"no task files: {_some(others)}"
+        yield f"no task files: {_some(others)} (a task has `task_id` and `success_criteria`)"
 
 
 def _some(names: Sequence[str]) -> str:
