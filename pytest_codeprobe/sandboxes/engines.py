@@ -76,9 +76,14 @@ class Engine:
         return self.ask("run", *alone, *words, image, "-c", script)
 
     def user(self) -> list[str]:
-        """Whoever runs pytest, inside too: what is written then belongs to them. podman without root maps users, unless told not to."""
+        """Whoever runs pytest, inside too: what is written then belongs to them."""
         who = ["--user", f"{os.geteuid()}:{os.getegid()}"]
-        return ["--userns", "keep-id", *who] if self.kind == "podman" and os.geteuid() != 0 else who
+        return ["--userns", "keep-id", *who] if self.maps_users else who
+
+    @property
+    def maps_users(self) -> bool:
+        """Whether users inside are others outside: podman without root."""
+        return self.kind == "podman" and os.geteuid() != 0
 
     def own_words(self) -> list[str]:
         """What only one of them knows: podman would hand on the proxies of its client's environment."""

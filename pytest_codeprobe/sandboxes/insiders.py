@@ -31,7 +31,7 @@ class Insider:
     def words(self, engine: Engine) -> list[str]:
         """For the engine. podman without root maps them to whoever runs pytest, so that files belong to both."""
         who = ["--user", f"{self.uid}:{self.gid}"]
-        return ["--userns", f"keep-id:uid={self.uid},gid={self.gid}", *who] if maps_users(engine) else who
+        return ["--userns", f"keep-id:uid={self.uid},gid={self.gid}", *who] if engine.maps_users else who
 
     def can_read(self, place: Path) -> bool:
         """Whether all in it is for everybody, or theirs. SANDBOX_FAILED."""
@@ -77,13 +77,8 @@ def _find(words: list[str]) -> bytes:
     return done.output
 
 
-def maps_users(engine: Engine) -> bool:
-    """Whether users inside are others outside: podman without root."""
-    return engine.kind == "podman" and os.geteuid() != 0
-
-
-def may_give() -> bool:
-    """Whether files can be made somebody else's; where they need not be, since an engine in a virtual machine hides whose they are, too."""
+def _may_give() -> bool:
+    """Whether files can be made somebody else's; or need not be, since an engine in a virtual machine hides whose they are."""
     return os.geteuid() == 0 or sys.platform == "darwin"
 
 
@@ -97,7 +92,7 @@ def _asked(engine: Engine, image: Image, name: str) -> Insider:
         said = one_line(ending(done.complaints.decode("utf-8", "replace"), 300), 300)
         raise _failed(f"the image has no user {name!r}: {said or f'exit status {done.status}'}")
     uid, gid = map(int, numbers)
-    if not may_give() and not maps_users(engine) and uid != os.geteuid():
+    if not _may_give() and not engine.maps_users and uid != os.geteuid():
         raise _failed(f"{name!r} is user {uid} there, and user {os.geteuid()}, who runs pytest, can't give files to others")
     return Insider(uid, gid)
 
