@@ -324,7 +324,9 @@ def test_regrade_starts_no_agent_with_jobs_either(project: Project) -> None:
     assert [sessions(project, name) for name in ("a", "b")] == [1, 1]
 
 
-@pytest.mark.parametrize(("flags", "kept"), [(("--codeprobe-preserve=none",), "none"), ((), "partial")])
+@pytest.mark.parametrize(
+    ("flags", "kept"), [(("--codeprobe-preserve=none",), "none"), ((), "only in part (ignore_patterns, or a secret in it)")]
+)
 def test_regrade_refuses_what_was_not_kept_whole(project: Project, flags: tuple[str, ...], kept: str) -> None:
     project.task("a", agent=counted(project, "a"), sandbox={"ignore_patterns": ["*.txt"]})
     project.run("tasks", AGENT, DIR, *flags)
