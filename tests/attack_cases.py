@@ -78,6 +78,7 @@ class Attack:
     sandbox: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     leaves: str = ""  #: a path that is changed afterwards: so the attack was made
     errs: frozenset[str] = frozenset()  #: drivers under which it ends as an error, since nobody knows who it was
+    surely: bool = True  #: False: it may fail there as well, if the keeper was spared
 
 
 TEMPDIR = frozenset({"tempdir"})
@@ -224,7 +225,7 @@ FORGERIES = {
         "printf 'import os\nos.chmod(\".\", 0)\ndef value(): return 0\n' > answer.py", (RUNS_IT_ANYHOW, CHECK, HIDDEN), leaves="M answer.py"
     ),
     "take what its keeper and the first process need": Attack(
-        f"cat > answer.py <<'END'\n{_STARVE}END\ntouch armed; {{python}} answer.py", (RUNS_IT, LOOK), leaves="A armed"
+        f"cat > answer.py <<'END'\n{_STARVE}END\ntouch armed; {{python}} answer.py", (RUNS_IT, LOOK), leaves="A armed", errs=TEMPDIR, surely=False,
     ),
     "kill everything": Attack(
         'touch out; case "$(cat /proc/1/comm)" in codeprobe-keep|bwrap) ;; *) [ -e /run/.containerenv ] || exit 1;; esac; trap "" TERM; '

@@ -43,6 +43,9 @@ def test_nothing_is_forged(project: Project, tmp_path: Path, driver: str) -> Non
     try:
         for words, attack in attacks.items():
             record = run.result(name_of(words))
+            if driver in attack.errs and not attack.surely:
+                assert (record["status"], record["code"]) in (("failed", None), ("error", "SANDBOX_FAILED")), (words, record["reason"])
+                continue
             assert not attack.leaves or attack.leaves.format(digits=DIGITS) in record["changed_files"], (words, record["changed_files"])
             if driver in attack.errs:
                 assert (record["status"], record["code"]) == ("error", "VERIFIER_FAILED"), words

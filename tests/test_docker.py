@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from pytest_codeprobe.errors import CodeprobeError
 from pytest_codeprobe.model.config import DockerConfig, DockerMount
 from pytest_codeprobe.model.sandbox import ProcessExit
+from pytest_codeprobe.sandboxes.binds import mounts
 from pytest_codeprobe.sandboxes.containers import Evidence, Report, WatchedContainer
-from pytest_codeprobe.sandboxes.docker import mounts, translated
+from pytest_codeprobe.sandboxes.docker import translated
 from pytest_codeprobe.sandboxes.engines import Engine, client_environment
 from pytest_codeprobe.sandboxes.images import Image
 from pytest_codeprobe.sandboxes.insiders import Insiders

@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from pytest_codeprobe.model.sandbox import Command, Process, ProcessLimits, Role
 from pytest_codeprobe.model.trial import Trial
 from pytest_codeprobe.sandboxes import engines
 from pytest_codeprobe.sandboxes.base import BaseSandbox, Enclosed, StoreOfRun, network_wanted, scratch_of
+from pytest_codeprobe.sandboxes.binds import mounts, outermost
 from pytest_codeprobe.sandboxes.containers import FIRST, Counters, Evidence, Report, WatchedContainer
 from pytest_codeprobe.sandboxes.engines import REPORT, Engine, Engines
 from pytest_codeprobe.sandboxes.handover import Handover
@@ -208,7 +209,7 @@ class DockerSandbox(BaseSandbox):
         _write(settings, "".join(f"export {k}={shlex.quote(v)}\n" for k, v in env.items()))
         reads = [_CHILDREN, *shown, *command.reads, *([command.door] if command.door is not None else []), *certificates(env)]
         binds = [
-            *((self._readable(path), path, True) for path in _outermost(reads)),
+            *((self._readable(path), path, True) for path in outermost(reads)),
             *((path, path, False) for path in own),
             *extra,
             (settings, Path(_ENVIRONMENT), True),
@@ -325,27 +326,6 @@ def translated(path: str, host: str, image: str) -> str:
     first = next((number for number, part in enumerate(parts) if part in own), len(parts))
     before, after = parts[:first], [part for part in parts[first:] if part not in own]
     return os.pathsep.join([*before, image, *after])
-
-
-def mounts(binds: Iterable[tuple[Path, Path, bool]]) -> Iterator[str]:
-    """The words for what is mounted: (of this machine, inside, read-only). The last one for a place counts."""
-    for target, (source, read_only) in {target: (source, read_only) for source, target, read_only in binds}.items():
-        fields = ["type=bind", f"source={os.path.realpath(source)}", f"target={target}", *(["readonly"] if read_only else [])]
-        yield from ("--mount", ",".join(_field(text) for text in fields))
-
-
-def _field(text: str) -> str:
-    """As in a line of CSV, which is what engines read."""
-    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n') else text
-
-
-def _outermost(places: Iterable[Path]) -> list[Path]:
-    """Those that are there and lie in none of the others."""
-    kept: list[Path] = []
-    for place in sorted(dict.fromkeys(places), key=lambda path: len(path.parts)):
-        if place.exists() and place != Path("/") and not any(place.is_relative_to(other) for other in kept):
-            kept.append(place)
-    return kept
 
 
 def _write(path: Path, text: str) -> None:
