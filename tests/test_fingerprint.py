@@ -95,6 +95,21 @@ def test_a_dockerfile_counts_by_what_it_says(tmp_path: Path) -> None:
     assert changed(before, fingerprint(trial, CONTEXT, Contents()).session) == ["dockerfile"]
 
 
+def test_a_package_counts_by_its_file_and_wherever_that_lies(tmp_path: Path) -> None:
+    """A folder does not: installing from it writes into it."""
+    text = MINIMAL + "sandbox: {setup: {python: {packages: ['./p.whl[x]', ./lib, other]}}}\n"
+    roots = [tmp_path / name for name in "ab"]
+    for root in roots:
+        (root / "tasks/lib").mkdir(parents=True)
+        (root / "tasks/p.whl").write_text("one")
+    before = session(roots[0], text)
+    assert before == session(roots[1], text)
+    (roots[0] / "tasks/lib/build").mkdir()
+    assert session(roots[0], text) == before
+    (roots[0] / "tasks/p.whl").write_text("two")
+    assert changed(before, session(roots[0], text)) == ["packages"]
+
+
 def test_an_image_counts_by_what_its_name_stands_for(tmp_path: Path) -> None:
     """As the driver says; where it can't, by its name alone."""
 

@@ -6,6 +6,7 @@ These are the strict models of the YAML; which of their fields this version can 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
@@ -100,6 +101,11 @@ def _package(value: str) -> str:
     if not value.strip() or not value.isprintable():
         raise ValueError("must name a package")
     return value
+
+
+def package_path(package: str) -> Path | None:
+    """Where a package lies that is named by a path (absolute, as tasks are resolved), without its extras; None for another one."""
+    return Path(re.sub(r"\[[^/]*\]$", "", package)) if package.startswith("/") else None
 
 
 #: as pip or npm take it

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_codeprobe.model.config import SandboxConfig
+from pytest_codeprobe.model.config import SandboxConfig, package_path
 from pytest_codeprobe.model.criterion import Criterion
 from pytest_codeprobe.model.sandbox import Change
 from pytest_codeprobe.trial.protect import matcher
@@ -36,8 +35,8 @@ def copied(name: str, sandbox: SandboxConfig) -> Iterator[str]:
     for kind in ("python", "node"):
         setup = getattr(sandbox.setup, kind, None)
         for package in setup.packages if setup is not None else ():
-            folder = Path(re.sub(r"\[[^/]*\]$", "", package))
-            if folder.is_absolute() and folder.is_dir() and any(folder.is_relative_to(source) for source in sources):
+            folder = package_path(package)
+            if folder is not None and folder.is_dir() and any(folder.is_relative_to(source) for source in sources):
                 yield (
                     f"{name}: sandbox.setup.{kind} installs {folder} as it is, and the workspace is made from it, too: whoever calls its "
                     "programs by name, graders above all, runs that copy and not what the agent has changed"

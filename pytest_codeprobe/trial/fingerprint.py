@@ -12,7 +12,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import stat
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pytest_codeprobe import __version__
-from pytest_codeprobe.model.config import AgentConfig, SandboxConfig, TemplateSource
+from pytest_codeprobe.model.config import AgentConfig, SandboxConfig, TemplateSource, package_path
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import Fingerprint
 from pytest_codeprobe.model.trial import Trial
@@ -148,9 +147,9 @@ def _package_files(sandbox: SandboxConfig) -> Iterable[str]:
     """Packages that are files here. What is in a folder does not count: installing from it writes into it."""
     given = (kind.packages for kind in (sandbox.setup.python, sandbox.setup.node) if kind is not None) if sandbox.setup is not None else ()
     for package in itertools.chain.from_iterable(given):
-        path = re.sub(r"\[[^/]*\]$", "", package)
-        if package.startswith("/") and Path(path).is_file():
-            yield path
+        path = package_path(package)
+        if path is not None and path.is_file():
+            yield str(path)
 
 
 def _image(trial: Trial, context: Context) -> str | None:
