@@ -87,7 +87,7 @@ class DockerSandbox(BaseSandbox):
     def unheld(self) -> Sequence[str]:
         """Of disk_mb: the engine holds the other limits, or makes no container."""
         limits = self.trial.sandbox.limits
-        if limits.disk_mb is not None and (why := self._no_layers()):
+        if limits.disk_mb is not None and (why := self._why_no_layers()):
             return [f"sandbox.limits.disk_mb can't be held here, it is left out: {why}"]
         return room_unheld(limits, scratch_of(self.context))
 
@@ -103,16 +103,16 @@ class DockerSandbox(BaseSandbox):
 
     def make_workspace(self) -> tuple[Workspace, Path]:
         """A copy, where there can be no layers."""
-        if not self._no_layers():
+        if not self._why_no_layers():
             return super().make_workspace()
         template = self._templates.get(self.trial.sandbox, what_grades(self.trial))
         return CopiedWorkspace(template, self.workspace, self.root / "baseline"), template.tree
 
     def make_room(self) -> Room | None:
         """None where there can be no layers."""
-        return None if self._no_layers() else super().make_room()
+        return None if self._why_no_layers() else super().make_room()
 
-    def _no_layers(self) -> str:
+    def _why_no_layers(self) -> str:
         """Why nothing can be mounted for a container; empty if it can."""
         if self._engine.kind != "podman":
             return _NOT_SEEN  # it may be in another mount namespace
