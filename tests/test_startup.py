@@ -14,7 +14,7 @@ pytestmark = pytest.mark.joint
 
 #: modules of ours that a plain run may load
 LIGHT = re.compile(
-    r"pytest_codeprobe(\.options(\.table|\.values)?|\.plugin(\.(fixtures|state|spread|stdout|hookspecs|discover))?|\.tasks(\.discovery)?)?$"
+    r"pytest_codeprobe(\.options(\.table|\.values)?|\.plugin(\.(fixtures|state|spread|stdout|hookspecs|discover|loading))?|\.tasks(\.discovery)?)?$"
 )
 HEAVY = (
     "pydantic",
@@ -68,3 +68,31 @@ def test_it_would_be_seen(project: Project) -> None:
     project.task("t", agent=scripted({"write": {"path": "out.txt", "content": "x"}}))
     modules = imported(project, "tasks", "--codeprobe-agent=scripted")
     assert {"pydantic", "yaml", "pytest_codeprobe.trial.run"} <= modules
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_module_is_rewritten(project: Project, mode: str) -> None:
+    """pytest rewrites what a plugin's distribution brings, anew in each process that can't write bytecode: for ours, half of the start."""
+    project.task("t", agent=scripted({"write": {"path": "out.txt", "content": "x"}}))
+    project.write(
+        "conftest.py",
+        f"""
+        import os, pathlib, sys
+        from _pytest.assertion.rewrite import AssertionRewritingHook
+
+        def pytest_unconfigure():
+            ours = [(name, module) for name, module in sys.modules.items() if name.partition('.')[0] == 'pytest_codeprobe']
+            kind = lambda module: 'rewritten' if isinstance(module.__loader__, AssertionRewritingHook) else 'plain'
+            lines = [f'{{name}} {{kind(module)}}' for name, module in ours]
+            pathlib.Path({str(project.marks)!r}, f'loaded-{{os.getpid()}}').write_text('\\n'.join(lines))
+        """.replace("\n        ", "\n"),
+    )
+    project.run("tasks", "--codeprobe-agent=scripted", mode=mode).assert_consistent()
+    reports = [dict(line.split() for line in path.read_text().splitlines()) for path in project.marks.glob("loaded-*")]
+    assert len(reports) == (3 if mode == "xdist" else 1)
+    for loaded in reports:
+        assert "pytest_codeprobe.plugin.state" in loaded
+        # Those that are there before anything can be done about it.
+        first = {"pytest_codeprobe", "pytest_codeprobe.plugin", "pytest_codeprobe.plugin.loading"}
+        assert {name for name, kind in loaded.items() if kind == "rewritten"} <= first
+    assert any("pytest_codeprobe.trial.run" in loaded for loaded in reports)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import pytest_codeprobe.plugin.loading  # noqa: F401  before all else of ours
 from pytest_codeprobe.options import BUILT, INIS, NEEDS_VALUE
 from pytest_codeprobe.plugin.fixtures import codeprobe_run, codeprobe_sandbox, codeprobe_score, codeprobe_session, codeprobe_trial
 from pytest_codeprobe.plugin.spread import SPREAD, settle
