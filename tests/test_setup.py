@@ -80,6 +80,33 @@ def test_packages_that_lie_beside_the_task(project: Project, installers: Mapping
     assert run.statuses == {"tempdir": "passed", "bubblewrap": "passed"}, run.output
 
 
+def test_a_resumed_run_tells_of_a_package_s_folder_that_has_changed(project: Project, installers: Mapping[str, str]) -> None:
+    """Its results are kept, for much may change in a repository that is a package of its own tasks."""
+    project.environment.update(installers)
+    project.write("package.json", json.dumps({"name": "hello-x", "version": "1.0.0", "main": "main.js"}))
+    main = project.write("main.js", "module.exports = 'hello';\n")
+    setup = {"node": {"packages": [".."]}}
+    task = {"sandbox": {"setup": setup}, "agent": scripted({"run": "node -p 'require(\"hello-x\")' > out.txt"})}
+    project.task("t", **task)
+    flags = ("tasks", "--codeprobe-agent=scripted", "--codeprobe-run-dir=run", "--codeprobe-resume")
+    assert project.run(*flags[:-1]).assert_consistent().statuses == {"t": "passed"}
+    warning = f"warning: sandbox.setup installs {project.path}, where main.js is newer than sessions whose results are kept"
+    # its tasks, and what runs and installers leave, are no part of it
+    project.task("t", **task, success_criteria=[{"type": "file_exists", "path": "out.txt", "description": "other"}])
+    for name in (".cache/x", "build/x", "hello_x.egg-info/x"):
+        project.write(name, "x")
+    quiet = project.run(*flags)
+    assert (quiet.code, "1 kept" in quiet.output, "installs" in quiet.output) == (0, True, False), quiet.output
+    main.write_text("module.exports = 'other';\n")
+    told = project.run(*flags)
+    assert (told.code, "1 kept" in told.output) == (0, True), told.output
+    assert warning in told.output
+    again = project.run(*flags, "--codeprobe-rerun=all")
+    assert "installs" not in again.output
+    assert (again.trial("t") / "artifacts/out.txt").read_text() == "other\n"
+    assert "installs" not in project.run(*flags).output
+
+
 @pytest.mark.parametrize("driver", ["tempdir", "bubblewrap"])
 def test_packages_of_a_task_and_of_a_trial(
     project: Project, tmp_path: Path, wheels: Path, installers: Mapping[str, str], driver: str

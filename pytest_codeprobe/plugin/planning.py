@@ -70,6 +70,9 @@ def publish(live: Live, given: Sequence[HasTrial], *, calls: bool = False) -> bo
         listed.append(line.model_copy(update={"min_passes": None}) if live.state.options.check else line)
         for note in trial.notes if start else ():
             live.warn(note)  # once for a run, however many tasks it holds for
+        if live.resume is not None and decision is not None and decision.kind in ("keep", "grade"):
+            for note in live.resume.changed_packages(trial):
+                live.warn(note)
     if live.resume is not None and (error := live.resume.refusal(of_trials)) is not None:
         raise refused(error, live.config) from error
     live.proportions.judge(complete_gates(listed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from pytest_codeprobe.run.proportion import Proportion, gate_of
 from pytest_codeprobe.run.resume import Earlier, decide, is_gradable, make_way, plan_of, put_back, read_earlier
 from pytest_codeprobe.trial.again import Past
 from pytest_codeprobe.trial.fingerprint import changed, fingerprint
+from pytest_codeprobe.trial.packages import PackageFolders
 
 _LAID = frozenset({"template", "sandbox", "pre_run"})  #: parts of a fingerprint that a workspace is compared with
 _SHOWN = 5
@@ -37,6 +38,7 @@ class Resume:
         self._run_dir = run_dir or live.state.run_dir
         self._decisions: dict[str, Decision] = {}
         self._experiment: str | None = None  #: of the run, as it was begun or last gone on with
+        self._packages = PackageFolders()
 
     @functools.cached_property
     def earlier(self) -> Earlier:
@@ -106,6 +108,17 @@ class Resume:
     def differences(self, finals: Iterable[Final]) -> list[str]:
         """Nothing is graded but what the summary tells of anyway."""
         return []
+
+    def changed_packages(self, trial: Trial) -> Iterator[str]:
+        """A word on each folder that the trial's earlier session had as a package, and that has newer files by now."""
+        old = self.earlier.results.get(trial.folder)
+        if not self.ours or old is None or not old.attempts:
+            return
+        for folder, file in self._packages.newer(trial, old.attempts[-1].started_at):
+            yield (
+                f"sandbox.setup installs {folder}, where {file.relative_to(folder)} is newer than sessions whose results are kept: those do "
+                "not speak of it. To run them again: --codeprobe-rerun=all"
+            )
 
     def skips(self, trial: Trial) -> str | None:
         """Why nothing is done with a trial; None where something is."""
