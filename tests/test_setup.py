@@ -86,7 +86,7 @@ def test_a_resumed_run_tells_of_a_package_s_folder_that_has_changed(project: Pro
     project.write("package.json", json.dumps({"name": "hello-x", "version": "1.0.0", "main": "main.js"}))
     main = project.write("main.js", "module.exports = 'hello';\n")
     setup = {"node": {"packages": [".."]}}
-    task = {"sandbox": {"setup": setup}, "agent": scripted({"run": "node -p 'require(\"hello-x\")' > out.txt"})}
+    task: dict[str, Any] = {"sandbox": {"setup": setup}, "agent": scripted({"run": "node -p 'require(\"hello-x\")' > out.txt"})}
     project.task("t", **task)
     flags = ("tasks", "--codeprobe-agent=scripted", "--codeprobe-run-dir=run", "--codeprobe-resume")
     assert project.run(*flags[:-1]).assert_consistent().statuses == {"t": "passed"}

@@ -112,6 +112,7 @@ def test_a_task_without_an_agent_of_its_own_keeps_to_that(tmp_path: Path) -> Non
         ("sandbox: {network: off}", "5:20", "sandbox.network: off needs driver bubblewrap or docker"),
         ("sandbox: {network: [a.b, c]}", "5:20", "sandbox.network: [a.b, c] needs driver bubblewrap or docker"),
         ("sandbox: {docker: {image: x}}", "5:19", "sandbox.docker needs driver docker"),
+        ("sandbox: {docker: {image: --privileged}}", "5:19", "'sandbox.docker': 'image' is '--privileged', which names none"),
         (
             "sandbox: {setup: {python: {packages: [--pre]}}}",
             "5:39",

@@ -189,6 +189,8 @@ class DockerConfig(Model):
     def _one_image(self) -> DockerConfig:
         if self.image is not None and self.dockerfile is not None:
             raise ValueError("'image' and 'dockerfile' exclude each other")
+        if self.image is not None and (self.image.startswith("-") or not self.image or " " in self.image or not self.image.isprintable()):
+            raise ValueError(f"'image' is {self.image!r}, which names none")
         if self.image is not None and self.build_args:
             raise ValueError("'build' belongs to a 'dockerfile', not to an 'image'")
         if self.working_dir is not None and not self.working_dir.startswith("/"):
