@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from pytest_codeprobe.model.sandbox import ProcessExit
+from pytest_codeprobe.sandboxes import engines
 from pytest_codeprobe.sandboxes.containers import Evidence, Report, WatchedContainer
 from tests import containers
 from tests.containers import BARE, use
@@ -179,6 +182,46 @@ def test_what_a_killed_run_left_is_swept(project: Project) -> None:
     swept = project.codeprobe("clean", "--json").lines[0]["data"]["containers"]
     assert {"name": left, "pid": run.process.pid, "removed": True} in swept
     assert not containers.of(engine, run)
+
+
+@contextlib.contextmanager
+def on(machine: str, boot: str = "b1", host: str = "ci", pid: int | None = None) -> Iterator[None]:
+    """As a process of that machine."""
+    number = pid or os.getpid()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "_machine", lambda: machine)
+        patch.setattr(engines, "_boot", lambda: boot)
+        patch.setattr(socket, "gethostname", lambda: host)
+        patch.setattr(os, "getpid", lambda: number)
+        engines._here.cache_clear()
+        yield
+    engines._here.cache_clear()
+
+
+def test_whose_containers_are_swept() -> None:
+    """Those of the dead of this machine. An engine may serve machines that have one name, and some have no number."""
+    dead = 2**22 + 1
+    names: dict[str, str] = {}
+    for kind, place in {
+        "alive": on("m1"),
+        "dead": on("m1", pid=dead),
+        "before this machine was started": on("m1", "b0", pid=dead),
+        "another number": on("m2", pid=dead),
+        "another name": on("m1", host="other", pid=dead),
+        "no number": on("", pid=dead),
+        "no number, and another start": on("", "b0", pid=dead),
+    }.items():
+        with place:
+            names[kind] = engines.new_name()
+
+    def swept() -> set[str]:
+        return {kind for kind, name in names.items() if engines._is_abandoned(name)}
+
+    with on("m1"):
+        assert swept() == {"dead", "before this machine was started"}
+    with on(""):
+        assert swept() == {"no number"}  # the other may be of a machine that lives
+    assert not any(map(engines._is_abandoned, ("codeprobe-x", "codeprobe-1-2-3-4-5", "other-1-2-3-4-5-6", "codeprobe-a-2-3-4-5-6")))
 
 
 def _comm(entry: Path) -> str:

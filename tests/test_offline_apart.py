@@ -5,6 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 
+import pytest
+
+from pytest_codeprobe.model.network import DOOR_PORT
+from tests import containers
 from tests.enclosures import server
 from tests.front_door import Project, scripted
 from tests.loopback_proxy import LoopbackProxy
@@ -101,17 +105,25 @@ def test_allowed_hosts_and_who_needs_a_model(project: Project) -> None:
     assert "sessions of agent command need the network" in warning
 
 
-def test_a_door_that_does_not_open_is_no_failure(project: Project) -> None:
+@pytest.mark.parametrize("driver", ["bubblewrap", "docker"])
+def test_a_door_that_does_not_open_is_no_failure(project: Project, driver: str) -> None:
     """door.py says so by a status that a command may have too: then nothing has come out of the door, else something has."""
+    if driver == "docker":
+        containers.use(project)
     project.environment.update(NO_PROXIES)
     exits = {"type": "run_command", "command": "exit 125", "expected_exit_code": 125}
     project.task("graded", agent=scripted(WRITE), success_criteria=[exits])
     project.task("failed", agent=scripted(WRITE), success_criteria=[{"type": "run_command", "command": "exit 125"}])
-    own = project.run("tasks", "--codeprobe-agent=scripted", *FLAGS).assert_consistent()
+    flags = ("--codeprobe-agent=scripted", *FLAGS, f"--codeprobe-driver={driver}")
+    own = project.run("tasks", *flags).assert_consistent()
     assert own.statuses == {"graded": "passed", "failed": "failed"}, own.output
 
     # no capabilities are left that such a port needs
-    project.write("conftest.py", "from pytest_codeprobe.sandboxes import bubblewrap\nbubblewrap.DOOR_PORT = 80\n")
-    broken = project.run("tasks/failed.yaml", "--codeprobe-agent=scripted", *FLAGS).assert_consistent()
+    closed = {
+        "bubblewrap": "from pytest_codeprobe.sandboxes import bubblewrap\nbubblewrap.DOOR_PORT = 80\n",
+        "docker": f"from pytest_codeprobe.sandboxes import docker\ndocker.FIRST = docker.FIRST.replace('{DOOR_PORT}', '80')\n",
+    }
+    project.write("conftest.py", closed[driver])
+    broken = project.run("tasks/failed.yaml", *flags).assert_consistent()
     assert broken.statuses == {"failed": "error"}, broken.output
     assert broken.result("failed")["reason"].endswith("offline: no door out of the network namespace: Permission denied")

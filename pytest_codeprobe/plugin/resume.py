@@ -116,8 +116,8 @@ class Resume:
             return
         for folder, file in self._packages.newer(trial, old.attempts[-1].started_at):
             yield (
-                f"sandbox.setup installs {folder}, where {file.relative_to(folder)} is newer than sessions whose results are kept: those do "
-                "not speak of it. To run them again: --codeprobe-rerun=all"
+                f"sandbox.setup installs {folder}, where {file.relative_to(folder)} is newer than sessions whose results are kept: "
+                "those do not speak of it. To run them again: --codeprobe-rerun=all"
             )
 
     def skips(self, trial: Trial) -> str | None:

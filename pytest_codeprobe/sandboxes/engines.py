@@ -164,11 +164,17 @@ def _here() -> str:
     An engine may serve several machines, and some of these have the same name.
     """
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
-        boot, namespace = "", 0
-    return f"{namespace}-{_digest(f'{socket.gethostname()} {_machine()}')}-{_digest(boot)}"
+        namespace = 0
+    return f"{namespace}-{_digest(f'{socket.gethostname()} {_machine()}')}-{_digest(_boot())}"
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _machine() -> str:
@@ -196,7 +202,7 @@ def _is_abandoned(name: str) -> bool:
     if parts[4] != host:
         return False
     if parts[5] != boot:
-        return True  # of before this machine was started
+        return bool(_machine())  # of before this machine was started; without its number it may be another one of that name
     return parts[3] == namespace and start_time(int(parts[1])) != int(parts[2])
 
 
