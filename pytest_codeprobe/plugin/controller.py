@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Generator
@@ -81,7 +82,10 @@ class Controller:
         self.budget.begin()
         if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
-        self.ending.warnings.extend(f"swept: {path}, left by a run that was killed" for path in sweep(Path(tempfile.gettempdir())))
+        place = tempfile.gettempdir()
+        if (wanted := os.environ.get("TMPDIR")) and os.path.abspath(wanted) != place:  # noqa: PTH100  # as tempfile does it
+            self.ending.warnings.append(f"TMPDIR={wanted} can't be used: the private folders of trials lie in {place}")
+        self.ending.warnings.extend(f"swept: {path}, left by a run that was killed" for path in sweep(Path(place)))
         if groups := sweep_groups():
             names = f"control group {groups[0]}" if len(groups) == 1 else f"{len(groups)} control groups, {groups[0]} among them"
             self.ending.warnings.append(f"swept: {names}, left by a run that was killed")

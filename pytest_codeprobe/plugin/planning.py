@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,7 +51,7 @@ def publish(live: Live, given: Sequence[HasTrial], *, calls: bool = False) -> bo
     if not any(starts) and not calls and live.resume is None and not (live.state.options.dry_run and any(chosen)):
         return False
     if live.state.default_place:
-        _shared_place(live.state.run_dir)
+        _shared_place(live)
     listed = []
     of_trials: list[Trial] = []  #: under resume, those that may be graded again
     repositories: dict[TemplateSource, None] = {}
@@ -119,7 +118,10 @@ def _deadline(holder: HasTrial) -> float | None:
     return deadline(holder) if isinstance(holder, pytest.Item) else None
 
 
-def _shared_place(path: Path) -> None:
+def _shared_place(live: Live) -> None:
     """The default place, which another process of the run may make at the same moment."""
-    if not path.exists():
-        prepare_place(path, default_place=True)
+    if not live.state.run_dir.exists():
+        try:
+            prepare_place(live.state.run_dir, default_place=True)
+        except CodeprobeError as error:
+            raise refused(error, live.config) from error

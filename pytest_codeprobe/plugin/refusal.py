@@ -84,7 +84,9 @@ def as_error(error: BaseException) -> CodeprobeError:
     if (reason := refusal_in(error)) is not None:
         return reason
     text = one_line(str(error), 1000) or type(error).__name__
-    if isinstance(error, pytest.UsageError) or type(error).__name__ == "ConftestImportFailure":
+    if type(error).__name__ == "ConftestImportFailure":
+        return CodeprobeError("USAGE_ERROR", text, remediation="Correct that conftest.py, or install what it imports.")
+    if isinstance(error, pytest.UsageError):
         return CodeprobeError("USAGE_ERROR", text)
     if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
         return CodeprobeError("INTERRUPTED", stop_text(error))

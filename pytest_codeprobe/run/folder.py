@@ -59,8 +59,8 @@ class RunFolder:
         return True
 
     def read_plan(self) -> dict[str, Any] | None:
-        """plan.json; None as long as no process has published one."""
-        with contextlib.suppress(FileNotFoundError):
+        """plan.json; None as long as no process has published one, or where none can."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             return dict(json.loads(self.plan_file.read_text(encoding="utf-8")))
         return None
 
@@ -108,7 +108,9 @@ def prepare_place(path: Path, *, default_place: bool) -> None:
             path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CodeprobeError(
-            "USAGE_ERROR", f"run directory {path}: {error.strerror}", remediation="Choose another place with --codeprobe-run-dir."
+            "USAGE_ERROR",
+            f"run directory {path}: {error.strerror}",
+            remediation="Make its place writable, or choose another one with --codeprobe-run-dir.",
         ) from error
 
 

@@ -27,10 +27,18 @@ _ASK_SECONDS = 20.0  #: for an interpreter to say which one it is
 _PATIENCE = 60.0  #: seconds beyond its limit that a keeper gets to say that all is over
 _OUTPUT_BYTES = 64 << 20
 _TAIL_BYTES = 16_000
-_SHOWN = 3  #: lines of a failed installation
+_SHOWN, _SHOWN_OF_NPM = 3, 6  #: lines of a failed installation
 LIMIT = "limit"  #: in the detail of an error: the limit that was hit
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_NOISE = ("[notice]", "WARNING: Running pip as", "npm error A complete log", "npm error Log files", "npm notice", "npm error code")
+_NOISE = (
+    "[notice]",
+    "WARNING: Running pip as",
+    "npm error A complete log",
+    "npm error Log files",
+    "npm notice",
+    "npm error code",
+    "npm error errno",
+)
 _WHICH = """
 import json, sys
 print(json.dumps([getattr(sys, "_base_executable", sys.executable), sys.base_prefix, list(sys.version_info[:3])]))
@@ -122,7 +130,9 @@ def _clean(text: str) -> str:
 
 def _last_words(said: str) -> Sequence[str]:
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.strip().startswith(_NOISE)]
-    errors = [line for line in lines if re.match(r"(ERROR|error|npm error)\b", line)]
+    if told := [line for line in lines if line.startswith("npm error ")]:  # the reason first, then advice
+        return [told[0], *(line.removeprefix("npm error").strip() for line in told[1:_SHOWN_OF_NPM])]
+    errors = [line for line in lines if re.match(r"(ERROR|error)\b", line)]
     return (errors or lines)[-_SHOWN:]
 
 

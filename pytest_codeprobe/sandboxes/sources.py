@@ -104,7 +104,10 @@ class Repositories:
             if source.commit is not None and is_whole_hash(source.commit):
                 return source.commit.lower()
             self._allow(source.url)
-            self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except OSError as error:
+                raise _not_kept(error, self._cache) from error
             return self._remote(source.url).resolve(source.commit, self._cache)
         try:
             return commit_of(source.path or "", source.commit or "HEAD", self._environ)
@@ -163,7 +166,7 @@ class Repositories:
             try:
                 self._fetch(source.url, commit, store)
             except OSError as error:
-                raise failed("a commit can't be kept in", error, error.filename or store) from error
+                raise _not_kept(error, store) from error
         return str(store)
 
     def _fetch(self, url: str, commit: str, store: Path) -> None:
@@ -180,6 +183,12 @@ class Repositories:
                     (place / "store").rename(store)
             finally:
                 shutil.rmtree(place, ignore_errors=True)
+
+
+def _not_kept(error: OSError, place: Path) -> CodeprobeError:
+    found = failed("template_sources: what is fetched from a repository can't be kept in", error, error.filename or place)
+    remedy = "It is the user's cache: make it writable and see that there is room, or set XDG_CACHE_HOME to another folder."
+    return CodeprobeError(found.code, found.message, remediation=remedy, detail=found.detail)
 
 
 def not_allowed(code: str, places: list[tuple[str, Endpoint]]) -> CodeprobeError:

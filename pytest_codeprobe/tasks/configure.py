@@ -248,8 +248,8 @@ class Configuration:
         path: FieldPath = ("sandbox", "driver")
         name = str(lookup(self.values, path) or "auto")
         drivers = self.settings.registry.drivers
-        if lookup(self.layers[-1].values, path) is not None:
-            availability.check_driver(name, drivers, self._flag_for(path) or "ini codeprobe_driver, or CODEPROBE_DRIVER")
+        if (by := self._chose_driver) is not None:
+            availability.check_driver(name, drivers, by)
         known = {*drivers, *availability.KNOWN_DRIVERS}
         if name in known:
             return name
@@ -257,6 +257,14 @@ class Configuration:
         meant = engine or did_you_mean(name, known) or f"; one of: auto, {', '.join(sorted(drivers))}"
         self._add(path, f"unknown driver {name!r}{meant}")
         return "auto"
+
+    @property
+    def _chose_driver(self) -> str | None:
+        """What named the driver for all tasks of the run, if anything did."""
+        path: FieldPath = ("sandbox", "driver")
+        if lookup(self.layers[-1].values, path) is None:
+            return None
+        return self._flag_for(path) or "ini codeprobe_driver, or CODEPROBE_DRIVER"
 
     def _hold_repositories(self) -> None:
         """A commit that is not there is found out now, where no server has to be asked for it."""
@@ -316,7 +324,8 @@ class Configuration:
         """Fields that the trial's driver can't hold, and what would; what `auto` comes to is asked only where that makes a difference."""
         drivers = self.settings.registry.drivers
         if self.driver != "auto":
-            return drivers[self.driver].unsupported(trial) if self.driver in drivers else ()
+            by = f" (driver {self.driver} is what {self._chose_driver} names)" if self._chose_driver is not None else ""
+            return [(name, holds + by) for name, holds in drivers[self.driver].unsupported(trial)] if self.driver in drivers else ()
         found = {name: list(drivers[name].unsupported(trial)) for name in AUTO_DRIVERS if name in drivers}
         if not any(found.values()):
             return ()

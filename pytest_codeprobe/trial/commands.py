@@ -92,7 +92,8 @@ class TaskCommands:
         self._check(until, left)
         for entry in self._trial.pre_run:
             self.post_run_due = True
-            result = self.run(sandbox, entry.command, min(entry.timeout, max(0.001, until - monotonic())), log=log, is_tasks=True)
+            seconds = min(entry.timeout, max(0.001, until - monotonic()))
+            result = self.run(sandbox, entry.command, seconds, log=log, is_tasks=True)
             self._check(until, left)
             if result.exit.cause in RESOURCES and entry.fail_on_error:
                 limits, name = self._trial.sandbox.limits, result.exit.cause
@@ -100,10 +101,12 @@ class TaskCommands:
                 raise CodeprobeError("SANDBOX_FAILED", f"pre_run {entry.command!r} hit {limits.said(name)}", remediation="Raise the limit.")
             if result.exit.status != 0 and entry.fail_on_error:
                 hint = not_shown(result.stderr, self._path, self._trial.sandbox.driver)
-                why = "took too long" if result.exit.cause == "timeout" else f"exited {result.exit.status}"
+                slow = result.exit.cause == "timeout"
+                why = f"took longer than its timeout of {entry.timeout:g} s" if slow else f"exited {result.exit.status}"
+                said = (result.stderr or result.stdout).strip()
                 raise CodeprobeError(
                     "SANDBOX_FAILED",
-                    f"pre_run {entry.command!r} {why}: {(result.stderr or result.stdout).strip()}{hint}",
+                    f"pre_run {entry.command!r} {why}{f': {said}' if said or hint else ''}{hint}",
                     remediation="Correct the command, raise its timeout, or set fail_on_error: false.",
                 )
         self.post_run_due = True
