@@ -98,5 +98,6 @@ def test_a_driver_that_a_flag_chose_is_named_where_it_can_not_hold_a_task(projec
         run = project.run("tasks", AGENT, *flags, env=env)
         assert run.code == 4
         assert f"sandbox.network: off needs driver bubblewrap or docker (driver tempdir is what {by} names)" in run.output
-    project.task("t", agent=scripted(WRITE), sandbox={"network": "off", "driver": "tempdir"})
-    assert "off needs driver bubblewrap or docker\n" in project.run("tasks", AGENT, env={"CODEPROBE_DRIVER": ""}).output
+    project.task("t", agent=scripted(WRITE), sandbox={"network": "off", "driver": "tempdir"})  # its own choice, too
+    for driver in ("", "tempdir"):
+        assert "off needs driver bubblewrap or docker\n" in project.run("tasks", AGENT, env={"CODEPROBE_DRIVER": driver}).output

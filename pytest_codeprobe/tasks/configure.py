@@ -324,7 +324,8 @@ class Configuration:
         """Fields that the trial's driver can't hold, and what would; what `auto` comes to is asked only where that makes a difference."""
         drivers = self.settings.registry.drivers
         if self.driver != "auto":
-            by = f" (driver {self.driver} is what {self._chose_driver} names)" if self._chose_driver is not None else ""
+            own = any(lookup(layer.values, ("sandbox", "driver")) == self.driver for layer in self.layers[:-1])
+            by = f" (driver {self.driver} is what {self._chose_driver} names)" if self._chose_driver is not None and not own else ""
             return [(name, holds + by) for name, holds in drivers[self.driver].unsupported(trial)] if self.driver in drivers else ()
         found = {name: list(drivers[name].unsupported(trial)) for name in AUTO_DRIVERS if name in drivers}
         if not any(found.values()):
