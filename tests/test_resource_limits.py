@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import pytest
 
 from pytest_codeprobe.model.config import SandboxLimits
+from pytest_codeprobe.sandboxes import hierarchies
 from pytest_codeprobe.sandboxes.cgroups import Group
 from pytest_codeprobe.sandboxes.hierarchies import CONTROLLERS, Place, owner_of, places
 from tests.front_door import Project, scripted
@@ -295,3 +297,23 @@ def test_what_v1_is_told_and_asked(grouped: Make) -> None:
     assert group.hit() is None
     (folder / "memory.failcnt").write_text("70\n")
     assert group.hit() == "memory_mb"
+
+
+def test_groups_of_others_come_and_go_while_the_abandoned_ones_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run looks, at its start, through what any container, service or login of the machine has."""
+    left = tmp_path / "slice" / f"{hierarchies.prefix(2**22 + 1)}-0123abcd"
+    for folder in (left, tmp_path / "scope/of/another"):
+        folder.mkdir(parents=True)
+    listed = os.scandir
+
+    @contextlib.contextmanager
+    def and_gone(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with listed(folder) as entries:
+            found = list(entries)
+        with contextlib.suppress(FileNotFoundError):
+            (tmp_path / "scope").rename(tmp_path.with_name("gone"))
+        yield iter(found)
+
+    monkeypatch.setattr("os.scandir", and_gone)
+    assert list(hierarchies._ours_below(str(tmp_path))) == [str(left)]
+    assert not (tmp_path / "scope").exists()

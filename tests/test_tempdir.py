@@ -28,6 +28,7 @@ from pytest_codeprobe.sandboxes.keeper import Spawner
 from pytest_codeprobe.sandboxes.sweep import MARK, new_folder, start_time
 from pytest_codeprobe.sandboxes.tempdir import TempdirDriver
 from pytest_codeprobe.text import Redactor
+from tests.unprivileged import unprivileged_argv
 
 needs_keepers = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
@@ -361,3 +362,14 @@ def test_a_sweep_that_was_killed_is_taken_up_again(tmp_path: Path) -> None:
     sweeper = dead_owner(tmp_path / "aside")  # its number and start time are those of a dead process too
     dead.rename(tmp_path / sweeper.name)
     assert sweep(tmp_path) == [sweeper.name]
+
+
+def test_a_folder_that_nobody_may_read_is_swept_all_the_same(tmp_path: Path) -> None:
+    """Under tempdir a session can do that to its own."""
+    dead = dead_owner(tmp_path)
+    dead.chmod(0o300)
+    program = "import sys; from pathlib import Path; from pytest_codeprobe.sandboxes import sweep; print(sweep(Path(sys.argv[1])))"
+    argv = unprivileged_argv([sys.executable, "-c", program, str(tmp_path)])
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == (f"{[dead.name]}\n", "")
+    assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ Reads run directories that anybody may have changed, or that a kill left half wr
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
 import math
@@ -217,7 +218,8 @@ def _result_files(run: Path, task: str) -> Iterator[Path]:
     for variant in variants:
         folder = variant / task
         if folder.is_dir():
-            yield from sorted((*folder.glob("r[0-9]*/result.json"), *folder.glob("row-*/r[0-9]*/result.json")))
+            with contextlib.suppress(OSError):  # somebody removes the run
+                yield from sorted((*folder.glob("r[0-9]*/result.json"), *folder.glob("row-*/r[0-9]*/result.json")))
 
 
 def _object(file: Path, limit: int) -> Mapping[str, Any]:

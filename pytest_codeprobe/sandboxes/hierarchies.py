@@ -203,8 +203,10 @@ def _ours_below(point: str) -> Iterator[str]:
             seen += 1
             if _NAME.fullmatch(entry.name):
                 yield entry.path
-            elif entry.stat(follow_symlinks=False).st_nlink > 2:  # it has groups of its own
-                todo.append(entry.path)
+            else:
+                with contextlib.suppress(OSError):  # others' come and go
+                    if entry.stat(follow_symlinks=False).st_nlink > 2:  # it has groups of its own
+                        todo.append(entry.path)
 
 
 def _is_abandoned(folder: str) -> bool:

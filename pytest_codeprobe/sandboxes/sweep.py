@@ -141,9 +141,11 @@ def owner_of(name: str) -> int:
 def _remove(folder: Path) -> bool:
     """The mark goes last, so that an interrupted removal can be taken up again. What is still mounted, and can't be taken off, stays."""
     detach(str(folder))
-    for entry in list(os.scandir(folder)):
-        if entry.name != MARK:
-            remove_tree(Path(entry.path))
+    with contextlib.suppress(OSError):  # where no boundary kept it from that, a session may have taken all rights to it
+        folder.chmod(0o700)
+        for entry in list(os.scandir(folder)):
+            if entry.name != MARK:
+                remove_tree(Path(entry.path))
     with contextlib.suppress(OSError):
         if [entry.name for entry in os.scandir(folder)] in ([MARK], []):
             (folder / MARK).unlink(missing_ok=True)
