@@ -6,6 +6,7 @@ These are the strict models of the YAML; which of their fields this version can 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -106,6 +107,13 @@ def _package(value: str) -> str:
 def package_path(package: str) -> Path | None:
     """Where a package lies that is named by a path (absolute, as tasks are resolved), without its extras; None for another one."""
     return Path(re.sub(r"\[[^/]*\]$", "", package)) if package.startswith("/") else None
+
+
+def package_paths(sandbox: SandboxConfig) -> Iterator[Path]:
+    """Where those packages of an environment lie that are named by a path."""
+    kinds = (sandbox.setup.python, sandbox.setup.node) if sandbox.setup is not None else ()
+    for kind in kinds:
+        yield from filter(None, map(package_path, kind.packages if kind is not None else ()))
 
 
 #: as pip or npm take it

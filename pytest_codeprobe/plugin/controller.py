@@ -35,6 +35,7 @@ from pytest_codeprobe.run.final import final_of
 from pytest_codeprobe.run.folder import point_latest
 from pytest_codeprobe.run.resume import rebuild_gates
 from pytest_codeprobe.sandboxes import sweep, sweep_groups
+from pytest_codeprobe.sandboxes.base import passed_over
 from pytest_codeprobe.text import write_whole
 
 if TYPE_CHECKING:
@@ -82,10 +83,10 @@ class Controller:
         self.budget.begin()
         if self.state.default_place and not self.state.options.dry_run:
             point_latest(self.state.run_dir)
-        place = tempfile.gettempdir()
-        if (wanted := os.environ.get("TMPDIR")) and os.path.abspath(wanted) != place:  # noqa: PTH100  # as tempfile does it
+        place = Path(tempfile.gettempdir())
+        if (wanted := passed_over(os.environ, place)) is not None:
             self.ending.warnings.append(f"TMPDIR={wanted} can't be used: the private folders of trials lie in {place}")
-        self.ending.warnings.extend(f"swept: {path}, left by a run that was killed" for path in sweep(Path(place)))
+        self.ending.warnings.extend(f"swept: {path}, left by a run that was killed" for path in sweep(place))
         if groups := sweep_groups():
             names = f"control group {groups[0]}" if len(groups) == 1 else f"{len(groups)} control groups, {groups[0]} among them"
             self.ending.warnings.append(f"swept: {names}, left by a run that was killed")

@@ -2,7 +2,7 @@
 
 pytest rewrites all that a distribution with a plugin brings, compiles it anew in each process where it can't write bytecode (an image made
 with PYTHONDONTWRITEBYTECODE, a read-only environment), and then does not look at what the installer compiled. There is nothing to rewrite
-here: half the time to load is saved there, a sixth where pytest has its own bytecode.
+here: half the time to start is saved there, an eighth where pytest has its own bytecode.
 """
 
 from __future__ import annotations

@@ -44,6 +44,12 @@ def scratch_of(context: Context) -> Path:
     return context.scratch or Path(tempfile.gettempdir())
 
 
+def passed_over(environ: Mapping[str, str], place: Path) -> str | None:
+    """The TMPDIR that was asked for, where Python can't use it, and has taken `place` without a word; None where it is used."""
+    asked = environ.get("TMPDIR")
+    return asked if asked and os.path.abspath(asked) != str(place) else None  # noqa: PTH100  # as tempfile does it
+
+
 def network_wanted(network: str | Sequence[str]) -> str:
     """What a task needs that asks for a network which is neither on nor off."""
     if isinstance(network, str) and network != "model":

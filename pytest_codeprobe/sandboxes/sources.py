@@ -186,9 +186,8 @@ class Repositories:
 
 
 def _not_kept(error: OSError, place: Path) -> CodeprobeError:
-    found = failed("template_sources: what is fetched from a repository can't be kept in", error, error.filename or place)
     remedy = "It is the user's cache: make it writable and see that there is room, or set XDG_CACHE_HOME to another folder."
-    return CodeprobeError(found.code, found.message, remediation=remedy, detail=found.detail)
+    return failed("template_sources: what is fetched from a repository can't be kept in", error, error.filename or place, remedy=remedy)
 
 
 def not_allowed(code: str, places: list[tuple[str, Endpoint]]) -> CodeprobeError:

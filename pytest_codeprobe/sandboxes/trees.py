@@ -39,13 +39,13 @@ PATH = os.environ.get("PATH", os.defpath)
 _TOOLS = threading.BoundedSemaphore(max(1, os.cpu_count() or 1))
 
 
-def failed(what: str, error: OSError, path: str | os.PathLike[str] | None = None) -> CodeprobeError:
+def failed(what: str, error: OSError, path: str | os.PathLike[str] | None = None, *, remedy: str | None = None) -> CodeprobeError:
     """SANDBOX_FAILED that says what could not be done, where, and why."""
     where = os.fspath(path) if path is not None else error.filename or ""
     shown = os.fsdecode(where) if isinstance(where, str | bytes) else str(where)
     reason = error.strerror or str(error)
-    remediation = None
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    remediation = remedy
+    if remedy is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
         remediation = "Free disk space, or point TMPDIR to a file system that has more."
     return CodeprobeError(
         "SANDBOX_FAILED",

@@ -9,7 +9,6 @@ neither. What depends on the machine alone (the CLI's version) is compared besid
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import stat
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pytest_codeprobe import __version__
-from pytest_codeprobe.model.config import AgentConfig, SandboxConfig, TemplateSource, package_path
+from pytest_codeprobe.model.config import AgentConfig, SandboxConfig, TemplateSource, package_paths
 from pytest_codeprobe.model.context import Context
 from pytest_codeprobe.model.result import Fingerprint
 from pytest_codeprobe.model.trial import Trial
@@ -145,11 +144,7 @@ def _sandbox(trial: Trial) -> dict[str, Any]:
 
 def _package_files(sandbox: SandboxConfig) -> Iterable[str]:
     """Packages that are files here. What is in a folder does not count: installing from it writes into it."""
-    given = (kind.packages for kind in (sandbox.setup.python, sandbox.setup.node) if kind is not None) if sandbox.setup is not None else ()
-    for package in itertools.chain.from_iterable(given):
-        path = package_path(package)
-        if path is not None and path.is_file():
-            yield str(path)
+    yield from (str(path) for path in package_paths(sandbox) if path.is_file())
 
 
 def _image(trial: Trial, context: Context) -> str | None:

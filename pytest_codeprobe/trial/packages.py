@@ -6,14 +6,14 @@ resumed run would pay for sessions again. Times tell enough for a word on it.
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from pytest_codeprobe.model.config import package_path
+from pytest_codeprobe.model.config import package_paths
 from pytest_codeprobe.model.trial import Trial
+from pytest_codeprobe.sandboxes.leftout import RUN_DIR
 
 #: folders that installing, running and testing leave; those with a name that begins with a dot are passed by, too
 _LEFT = frozenset({"__pycache__", "build", "dist", "node_modules"})
@@ -31,14 +31,10 @@ class PackageFolders:
             since = datetime.fromisoformat(started_at).timestamp()
         except ValueError:
             return  # nobody knows
-        setup = trial.sandbox.setup
-        kinds = (setup.python, setup.node) if setup is not None else ()
-        for package in itertools.chain.from_iterable(kind.packages for kind in kinds if kind is not None):
-            folder = package_path(package)
-            if folder is not None and folder.is_dir():
-                when, file = self._known(folder, Path(trial.task_file))
-                if file is not None and when > since:
-                    yield folder, file
+        for folder in filter(Path.is_dir, package_paths(trial.sandbox)):
+            when, file = self._known(folder, Path(trial.task_file))
+            if file is not None and when > since:
+                yield folder, file
 
     def _known(self, folder: Path, task_file: Path) -> tuple[float, Path | None]:
         # Of a repository that holds its own tasks, these are no part of the package.
@@ -50,7 +46,7 @@ class PackageFolders:
 
 def _files(top: Path, left_out: Path) -> Iterator[tuple[float, Path]]:
     for name, folders, files in os.walk(top):
-        if "events.ndjson" in files:  # a run dir
+        if all(part in files for part in RUN_DIR):
             folders.clear()
             continue
         here = Path(name)

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pytest_codeprobe.run.doctor.check import Check, Subject, ask
+from pytest_codeprobe.sandboxes.base import passed_over
 
 _SCARCE, _TIGHT = 64 << 20, 1 << 30  #: bytes free: below the first a run fails, below the second it may
 _TRIED = 1 << 20  #: bytes that are written to see whether they can be
@@ -88,9 +89,8 @@ def _git(subject: Subject) -> Check:
 
 
 def _temporary(subject: Subject) -> list[Check]:
-    """Python goes to another folder where it can't write to the one that was asked for, and says nothing."""
-    asked = subject.context.environ.get("TMPDIR")
-    if not asked or Path(asked).absolute() == subject.scratch.absolute():
+    asked = passed_over(subject.context.environ, subject.scratch)
+    if asked is None:
         return []
     try:
         with _file_in(Path(asked)) as fd:
