@@ -23,7 +23,7 @@ from pytest_codeprobe.sandboxes.tools import run_tool
 from pytest_codeprobe.text import one_line
 
 _NEVER = frozenset((".codeprobe", ".pytest_cache"))  #: runs, proofs; parsed tasks
-RUN_DIR = ("plan.json", "events.ndjson")  #: a folder that holds these is a run directory, wherever the user put it
+_RUN_DIR = ("plan.json", "events.ndjson")  #: a folder that holds these is a run directory, wherever the user put it
 _GIT_SECONDS = 120.0
 #: a file beside the task that a command names
 _BESIDE = re.compile(r"\$(?:TASK_DIR|\{TASK_DIR\})[\"']?/([\w.@+-]+(?:/[\w.@+-]+)*)")
@@ -88,7 +88,7 @@ class LeftOut:
         if name in _NEVER or path in self._hidden or path in self._ignored:
             return True
         if folder:
-            return is_private(name) or all(self._is_there(f"{path}/{part}") for part in RUN_DIR)
+            return is_private(name) or all(self._is_there(f"{path}/{part}") for part in _RUN_DIR)
         above, _, cache = parent.rpartition("/")
         return cache == "__pycache__" and "/".join(filter(None, (above, f"{name.partition('.')[0]}.py"))) in self._hidden
 
